@@ -1,0 +1,1 @@
+"""LOCOST: model, training, evaluation (data flows: shards, data, training, evaluation)."""

@@ -1,0 +1,1 @@
+"""The global sample order and the micro-batches cut from it."""

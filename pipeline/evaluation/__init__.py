@@ -1,0 +1,1 @@
+"""Scores and the tables they go into."""

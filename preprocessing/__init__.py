@@ -1,0 +1,1 @@
+"""Raw text to shards: CPU only, needs neither torch nor DeepSpeed."""
