@@ -1,0 +1,301 @@
+"""The record and the manifest: the one place that knows how samples lie on disk.
+
+A dataset folder holds `manifest.json`, `tokenizer.model` and shards. A shard is a WebDataset tar
+of one member `<key>.mp` a sample (msgpack: `source` and `target` as little-endian ids, then the
+metadata) and a `.npy` beside it, an uncompressed array of INDEX rows that says where each payload
+lies, so that any sample is one read at its offset. Everything is written under a temporary name
+and renamed; the manifest comes last, so a folder with a manifest is complete.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+OPEN_SHARDS = 16  # shards kept mapped at once by one process
+INDEX = np.dtype(
+    [("offset", "<u8"), ("size", "<u4"), ("source_length", "<u4"), ("target_length", "<u4")]
+)
+ID_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+REDO = "copy the folder again or preprocess into a new one"
+KINDS = ("pretraining", "summarisation")
+FIELDS: dict[str, type] = {
+    "format_version": int,
+    "kind": str,
+    "name": str,
+    "split": str,
+    "tokenizer": dict,
+    "id_dtype": str,
+    "settings": dict,
+    "shards": list,
+    "counts": dict,
+    "lengths": dict,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One (source, target) pair: 1-D arrays of ids, each ending in EOS.
+
+    Metadata of a pre-training sample: url, target_sentence_ends (exclusive, in target positions),
+    gap_sentences. Of a summarisation sample: id, target_sentence_ends, references (the untruncated
+    summaries, one sentence a line), source_text.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar of a dataset, as the manifest describes it; `name` carries no suffix."""
+
+    name: str
+    samples: int
+    bytes: int
+    sha256: str
+
+
+def encode_sample(sample: Sample, id_dtype: str = "uint16") -> bytes:
+    """The msgpack payload of a sample. Raises ValueError if an id does not fit `id_dtype`."""
+    ids = {}
+    for name, values in (("source", sample.source), ("target", sample.target)):
+        dtype = ID_DTYPES[id_dtype]
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(dtype).max:
+            raise ValueError(f"an id of the {name} does not fit {id_dtype}")
+        ids[name] = values.astype(dtype).tobytes()
+    return msgpack.packb({**ids, **sample.metadata})
+
+
+def decode_sample(payload: bytes, id_dtype: str = "uint16") -> Sample:
+    """The sample of a msgpack payload; its arrays are read-only views."""
+    record = msgpack.unpackb(payload)
+    dtype = ID_DTYPES[id_dtype]
+    return Sample(
+        np.frombuffer(record.pop("source"), dtype),
+        np.frombuffer(record.pop("target"), dtype),
+        record,
+    )
+
+
+def id_dtype_for(vocab_size: int) -> str:
+    """The narrowest id type that holds a vocabulary."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path`, unique to this process, to be renamed to `path` when whole."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that it exists whole or not at all, whatever happens."""
+    temporary = temporary_name(path)
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_shard(
+    path: str | Path, samples: Iterable[tuple[str, Sample]], id_dtype: str = "uint16"
+) -> dict[str, Any]:
+    """Write `<path>.tar` and `<path>.npy` from (key, sample) pairs, possibly none.
+
+    The bytes depend on the samples alone. Returns the shard's manifest entry. Raises ValueError on
+    a key with a dot or a slash, which WebDataset would take apart.
+    """
+    import webdataset  # to write only: readers need neither it nor what it imports
+
+    tar = Path(f"{path}.tar")
+    index = Path(f"{path}.npy")
+    temporary_tar, temporary_index = temporary_name(tar), temporary_name(index)
+    rows = []
+    with temporary_tar.open("wb") as file:
+        # An integer mtime: a fractional one costs an extra header of 1 KiB a sample.
+        writer = webdataset.TarWriter(file, mtime=0, encoder=False)
+        for key, sample in samples:
+            if "." in key or "/" in key:
+                raise ValueError(f"sample key {key!r} contains a dot or a slash")
+            payload = encode_sample(sample, id_dtype)
+            writer.write({"__key__": key, "mp": payload})
+            padded = -(-len(payload) // 512) * 512
+            offset = writer.tarstream.offset - padded
+            rows.append((offset, len(payload), len(sample.source), len(sample.target)))
+        writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    with temporary_index.open("wb") as file:
+        np.save(file, np.array(rows, INDEX))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary_index.replace(index)
+    entry = {
+        "name": tar.stem,
+        "samples": len(rows),
+        "bytes": temporary_tar.stat().st_size,
+        "sha256": file_sha256(temporary_tar),
+    }
+    temporary_tar.replace(tar)
+    return entry
+
+
+def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
+    """Check a manifest and write it; after this the folder counts as complete."""
+    path = Path(folder) / MANIFEST
+    check_manifest(manifest, path)
+    write_file(path, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def check_manifest(manifest: dict[str, Any], path: Path) -> None:
+    """Raise ValueError, naming `path` and the field, unless this is a manifest we can read."""
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {version}, this code reads {FORMAT_VERSION}; "
+            "preprocess the data again"
+        )
+    for name, kind in FIELDS.items():
+        if not isinstance(manifest.get(name), kind):
+            raise ValueError(f"{path}: field {name!r} is missing or is not of type {kind.__name__}")
+    if manifest["kind"] not in KINDS:
+        raise ValueError(f"{path}: kind is {manifest['kind']!r}, expected one of {KINDS}")
+    if manifest["id_dtype"] not in ID_DTYPES:
+        raise ValueError(
+            f"{path}: id_dtype is {manifest['id_dtype']!r}, expected one of {tuple(ID_DTYPES)}"
+        )
+    if not {"file", "sha256", "vocab_size"} <= manifest["tokenizer"].keys():
+        raise ValueError(f"{path}: tokenizer needs file, sha256 and vocab_size")
+    wanted = Shard.__dataclass_fields__.keys()
+    for position, shard in enumerate(manifest["shards"]):
+        if not isinstance(shard, dict) or shard.keys() != wanted:
+            raise ValueError(f"{path}: shard {position} needs exactly {', '.join(wanted)}")
+
+
+class Dataset:
+    """A complete dataset folder, read at random; shards are opened when first asked for.
+
+    Raises ValueError if the folder is missing or unfinished, its format is another, its tokenizer
+    is not the one its ids were made with, or (when first read) a shard is missing or cut short.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        manifest_path = self.path / MANIFEST
+        if not self.path.is_dir():
+            raise ValueError(
+                f"no dataset folder {self.path}; `python -m preprocessing.pretrain` or "
+                "`python -m preprocessing.finetune` makes one (--output)"
+            )
+        if not manifest_path.is_file():
+            raise ValueError(
+                f"{self.path} has no {MANIFEST}, so it is not complete; run the command "
+                "that was filling it (`python -m preprocessing.pretrain` or `.finetune` with "
+                f"--output {self.path}) again, it does only what is missing"
+            )
+        try:
+            self.manifest: dict[str, Any] = json.loads(manifest_path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{manifest_path} is not JSON: {error}") from None
+        check_manifest(self.manifest, manifest_path)
+        self.shards = [Shard(**shard) for shard in self.manifest["shards"]]
+        self.id_dtype: str = self.manifest["id_dtype"]
+        self.tokenizer_path = self.path / self.manifest["tokenizer"]["file"]
+        self._check_tokenizer()
+        canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":"))
+        self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+        self._ends = np.cumsum([shard.samples for shard in self.shards], dtype=np.int64)
+        # Evicted maps are unmapped once nobody holds a view of them.
+        self._tar = lru_cache(OPEN_SHARDS)(self._open_tar)
+        self._index = lru_cache(OPEN_SHARDS)(self._open_index)
+
+    def __reduce__(self) -> tuple[type["Dataset"], tuple[Path]]:
+        return Dataset, (self.path,)  # another process opens its own files
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self.shards else 0
+
+    def __getitem__(self, i: int) -> Sample:
+        shard, row = self.locate(i)
+        entry = self.index(shard)[row]
+        return self.read(shard, int(entry["offset"]), int(entry["size"]))
+
+    def locate(self, i: int) -> tuple[int, int]:
+        """(shard, row in it) of sample i, counted over all shards in the manifest's order."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"sample {i} of {len(self)} in {self.path}")
+        shard = int(np.searchsorted(self._ends, i, side="right"))
+        return shard, i - int(self._ends[shard]) + self.shards[shard].samples
+
+    def index(self, shard: int) -> np.ndarray:
+        """INDEX rows of one shard (offset and size in bytes, lengths in ids), memory-mapped."""
+        return self._index(shard)
+
+    def read(self, shard: int, offset: int, size: int) -> Sample:
+        """The sample whose payload lies at `offset` (bytes) of a shard's tar, `size` bytes long."""
+        payload = self._tar(shard)[offset : offset + size]
+        try:
+            return decode_sample(payload, self.id_dtype)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.path / self.shards[shard].name}.tar is damaged at byte {offset}: {error!r}"
+            ) from None
+
+    def _open_tar(self, shard: int) -> mmap.mmap:
+        path = self._shard_file(shard, ".tar")
+        size, expected = path.stat().st_size, self.shards[shard].bytes
+        if size != expected:
+            raise ValueError(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def _open_index(self, shard: int) -> np.ndarray:
+        path = self._shard_file(shard, ".npy")
+        try:
+            rows = np.load(path, mmap_mode="r")
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path} is damaged ({error}); {REDO}") from None
+        expected = self.shards[shard].samples
+        if rows.dtype != INDEX or rows.shape != (expected,):
+            raise ValueError(
+                f"{path} does not hold the {expected} rows its manifest speaks of; {REDO}"
+            )
+        return rows
+
+    def _shard_file(self, shard: int, suffix: str) -> Path:
+        path = self.path / (self.shards[shard].name + suffix)
+        if not path.is_file():
+            raise ValueError(f"{path} is missing, its manifest names it; {REDO}")
+        return path
+
+    def _check_tokenizer(self) -> None:
+        if not self.tokenizer_path.is_file():
+            raise ValueError(f"{self.tokenizer_path} is missing; {REDO}")
+        found = file_sha256(self.tokenizer_path)
+        expected = self.manifest["tokenizer"]["sha256"]
+        if found != expected:
+            raise ValueError(
+                f"{self.tokenizer_path} has sha256 {found}, the shards were made with {expected}; "
+                "put back that tokenizer or preprocess again"
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """The hex digest of a file of any size."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
