@@ -60,7 +60,7 @@ class Progress:
 def progress(
     items: Iterable[Item], total: int | None, description: str, unit: str
 ) -> Iterator[Item]:
-    """Yield the items unchanged while showing how many have passed, their rate and the time left."""
+    """Yield the items unchanged, showing how many have passed, their rate and the time left."""
     bar = Progress(description, total, unit)
     try:
         for item in items:

@@ -1,0 +1,271 @@
+"""The one typed configuration of a training run.
+
+A recipe (YAML) fills these dataclasses, the command line overrides single fields
+(`--train.max_steps 100`), and the run folder keeps the result (`config.yaml`).
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentParser, set_parsing_settings
+
+from pipeline.model import LocostConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+DEFAULT_RECIPE = ROOT / "pipeline" / "recipes" / "pretrain_c4.yaml"
+PREPARE_DATA = (
+    "python -m preprocessing.pretrain --input 'c4/en/c4-train.*.json.gz' "
+    "--tokenizer t5.model --output shards/c4-train"
+)
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    """What is read."""
+
+    train: str | None = None
+    """Dataset folder of shards and manifest.json to train on; always given, no recipe names one."""
+    validation: str | None = None
+    """Dataset folder to validate on; none: no validation."""
+    source_length: int = 0
+    """Longest source, in tokens with EOS; longer ones are cut, 0 keeps what the shards hold."""
+    target_length: int = 0
+    """Longest target, in tokens with EOS; longer ones are cut, 0 keeps what the shards hold."""
+
+    def __post_init__(self) -> None:
+        for name in ("source_length", "target_length"):
+            _check(
+                getattr(self, name) == 0 or getattr(self, name) >= 2,
+                f"data.{name}",
+                getattr(self, name),
+                "at least 2 tokens (one and EOS), or 0 for no limit",
+            )
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """How it is trained."""
+
+    max_steps: int = 1_000_000
+    """Updates of the weights in the whole run."""
+    batch_size: int = 256
+    """Samples an update, over all processes and micro-batches."""
+    accumulation: int = 1
+    """Micro-batches a process runs for one update (gradient accumulation)."""
+    schedule: Literal["inverse_sqrt", "constant"] = "inverse_sqrt"
+    """Learning rate over the steps: peak, then falling with 1/sqrt(step); or peak throughout."""
+    peak_lr: float = 0.02
+    """Highest learning rate."""
+    warmup_steps: int = 10_000
+    """Steps at the peak before inverse_sqrt begins to fall."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of the first and second moment."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay; never applied to the SSM's parameters."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; longer ones are scaled down to it."""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """Type of the matrix products; parameters, optimiser, SSM kernel and FFT are fp32 always."""
+    seed: int = 0
+    """Seed of the initial weights, the sample order and dropout."""
+    checkpoint_every: int = 1_000
+    """Steps between two checkpoints; the last step is always saved."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept, beside the best one."""
+    validate_every: int = 1_000
+    """Steps between two validations (and after the last step), where data.validation is given."""
+    validation_samples: int = 512
+    """Samples of the validation set used, the first of it; 0 means all."""
+    validation_rouge: bool = False
+    """Also generate summaries and keep the best checkpoint by Mean ROUGE instead of by loss."""
+    max_new_tokens: int = 512
+    """Longest summary generated in validation, in tokens."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_steps", "batch_size", "accumulation", "checkpoint_every", "keep_checkpoints",
+            "validate_every", "max_new_tokens",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            _check(value >= 1, f"train.{name}", value, "at least 1")
+        for name in ("warmup_steps", "weight_decay", "validation_samples", "seed"):
+            value = getattr(self, name)
+            _check(value >= 0, f"train.{name}", value, "at least 0")
+        for name in ("peak_lr", "clip_norm"):
+            value = getattr(self, name)
+            _check(value > 0 and math.isfinite(value), f"train.{name}", value, "a number above 0")
+        self.betas = tuple(self.betas)
+        _check(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            "train.betas", list(self.betas), "two numbers from 0 to below 1",
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class RunConfig:
+    """A whole run: `model` holds LocostConfig's fields but for the vocabulary, the dataset's."""
+
+    output: str
+    deepspeed_config: str
+    init_from: str | None
+    model: dict[str, Any]
+    data: DataConfig
+    train: TrainConfig
+
+    def architecture(self, vocab_size: int) -> LocostConfig:
+        """The model's configuration with the vocabulary of the dataset's tokenizer."""
+        return LocostConfig(vocab_size=vocab_size, **self.model)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same nesting that recipes have, JSON types only."""
+        return {
+            "output": self.output,
+            "deepspeed_config": self.deepspeed_config,
+            "model": {"init_from": self.init_from, **self.model},
+            "data": asdict(self.data),
+            "train": {**asdict(self.train), "betas": list(self.train.betas)},
+        }
+
+    def to_yaml(self) -> str:
+        """What `config.yaml` of the run folder holds."""
+        return yaml.safe_dump(self.as_dict(), sort_keys=False)
+
+
+def build_parser() -> ArgumentParser:
+    """The command line of train.py; every field of the dataclasses is a flag."""
+    parser = ArgumentParser(
+        prog="train.py",
+        description="Pre-train or fine-tune LOCOST. Without arguments: the pretrain_c4 recipe with "
+        "ZeRO stage 1.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", action=ActionConfigFile, help="recipe: YAML with any of the fields below"
+    )
+    parser.add_argument(
+        "--deepspeed_config",
+        type=str,
+        default="ds_configs/zero1.json",
+        help="DeepSpeed JSON; looked for here, then in the repository",
+    )
+    parser.add_argument(
+        "--output",
+        type=str,
+        default="runs/pretrain_c4",
+        help="run folder: checkpoints/, tensorboard/, metrics.jsonl, config.yaml; a run found "
+        "there goes on from its last checkpoint",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="check configuration and data, then exit"
+    )
+    parser.add_argument("--local_rank", type=int, default=0, help="set by the deepspeed launcher")
+    parser.add_class_arguments(LocostConfig, "model", skip={"vocab_size"}, instantiate=False)
+    parser.add_argument(
+        "--model.init_from",
+        type=str | None,
+        default=None,
+        help="model folder, or checkpoint, whose weights the run starts from; none: random",
+    )
+    parser.add_class_arguments(DataConfig, "data", instantiate=False)
+    parser.add_class_arguments(TrainConfig, "train", instantiate=False)
+    return parser
+
+
+def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
+    """The run that the arguments ask for, and whether it is only to be checked.
+
+    Exits with status 2 on an unknown field or type; raises ValueError on an impossible value.
+    """
+    if not any(word == "--config" or word.startswith("--config=") for word in arguments):
+        arguments = ["--config", str(DEFAULT_RECIPE), *arguments]
+    values = build_parser().parse_args(arguments).as_dict()
+    model = values["model"]
+    init_from = model.pop("init_from")
+    config = RunConfig(
+        output=values["output"],
+        deepspeed_config=values["deepspeed_config"],
+        init_from=init_from,
+        model=model,
+        data=DataConfig(**values["data"]),
+        train=TrainConfig(**values["train"]),
+    )
+    config.architecture(LocostConfig.vocab_size)  # its own checks name the impossible field
+    if config.data.train is None:
+        raise ValueError(
+            "data.train is not set: give --data.train DIR, a folder of shards as made by "
+            f"`{PREPARE_DATA}`"
+        )
+    return config, values["dry_run"]
+
+
+def deepspeed_settings(config: RunConfig, world_size: int) -> dict[str, Any]:
+    """The DeepSpeed JSON with the recipe's values filled in.
+
+    Sizes, clipping and precision are stated once, in the recipe. A JSON that states another value
+    is refused, and so is whatever would cast parameters away from fp32.
+    """
+    path = Path(config.deepspeed_config)
+    if not path.is_file() and (ROOT / path).is_file():
+        path = ROOT / path
+    try:
+        settings = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(
+            f"deepspeed_config {config.deepspeed_config}: {error.strerror}; give one of "
+            "ds_configs/zero{1,2,3}.json"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"deepspeed_config {config.deepspeed_config}: not JSON: {error}"
+        ) from error
+    stage = settings.get("zero_optimization", {}).get("stage", 0)
+    if stage not in (1, 2, 3):
+        raise ValueError(
+            f"{config.deepspeed_config}: zero_optimization.stage is {stage}, expected 1, 2 or 3 "
+            "(at stage 0 one non-finite gradient destroys the weights); use ds_configs/zero1.json"
+        )
+    for block in ("bf16", "fp16"):
+        if settings.get(block, {}).get("enabled"):
+            raise ValueError(
+                f"{config.deepspeed_config}: {block}.enabled casts every parameter, the SSM's with "
+                "them; remove the block and set --train.precision"
+            )
+    for block in ("optimizer", "scheduler"):
+        if block in settings:
+            raise ValueError(
+                f"{config.deepspeed_config}: remove '{block}'; the recipe states it "
+                "(train.peak_lr, train.schedule, train.betas, train.weight_decay)"
+            )
+    train = config.train
+    group = world_size * train.accumulation
+    if train.batch_size % group:
+        lower = max(1, train.batch_size // group) * group
+        raise ValueError(
+            f"train.batch_size {train.batch_size} does not divide into {world_size} processes x "
+            f"train.accumulation {train.accumulation} = {group} micro-batches; use "
+            f"--train.batch_size {lower} or {lower + group}"
+        )
+    ours = {
+        "train_batch_size": train.batch_size,
+        "gradient_accumulation_steps": train.accumulation,
+        "gradient_clipping": train.clip_norm,
+        "torch_autocast": {"enabled": train.precision == "bf16", "dtype": "bfloat16"},
+    }
+    for name, value in ours.items():
+        if settings.setdefault(name, value) != value:
+            raise ValueError(
+                f"{config.deepspeed_config}: {name} is {settings[name]}, the recipe says {value}; "
+                "remove it from the JSON, the recipe fills it in"
+            )
+    return settings
+
+
+def _check(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {value}, expected {expected}; set --{name}")

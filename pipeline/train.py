@@ -1,0 +1,41 @@
+"""Pre-train or fine-tune: `deepspeed pipeline/train.py --config RECIPE --data.train DIR ...`."""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run by path: import from the repository root, not from this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import os
+import warnings
+
+warnings.filterwarnings("ignore", category=FutureWarning)
+
+from pipeline import distributed
+from pipeline.config import parse
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 finished, 2 a setting or file is wrong, 85 stopped and to be continued."""
+    is_main = distributed.place_from_environment(dict(os.environ))[0] == 0
+    try:
+        config, dry_run = parse(arguments)
+        from pipeline.training import trainer  # imports DeepSpeed: only once the settings are right
+
+        world = distributed.start()
+        prepared = trainer.prepare(config, world)
+    except (ValueError, OSError) as error:
+        if is_main:
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    if dry_run:
+        if is_main:
+            print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples")
+        return 0
+    status = trainer.train(config, prepared, world)
+    distributed.stop()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

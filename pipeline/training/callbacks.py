@@ -1,0 +1,146 @@
+"""What watches a run: metrics as JSON lines and TensorBoard events, a progress bar, validation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from pipeline.config import RunConfig
+from pipeline.data.batches import validation_batches
+from pipeline.distributed import World
+from pipeline.evaluation.decode import generate_summaries
+from pipeline.evaluation.rouge import mean_rouge, score
+from pipeline.files import replace_text
+from pipeline.model import Locost
+from pipeline.progress import Progress
+from pipeline.shards import Dataset
+from pipeline.tokenizer import Tokenizer
+
+VALIDATION_BATCH = 16  # samples a forward pass
+
+
+class Metrics:
+    """Rank 0's record of the run: metrics.jsonl and tensorboard/, cut back to `step` on resume."""
+
+    def __init__(self, run: Path, step: int, max_steps: int, config: RunConfig) -> None:
+        path = run / "metrics.jsonl"
+        if path.exists():  # lines beyond the checkpoint describe steps that will be taken again
+            replace_text(path, "".join(_lines_until(path, step)))
+        self.file = path.open("a", encoding="utf-8")
+        self.events = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        if step == 0:
+            self.events.add_text("config", f"```\n{config.to_yaml()}```", 0)
+        self.progress = Progress("Training", max_steps, "steps", initial=step)
+
+    def step(self, step: int, values: dict[str, float]) -> None:
+        """Record one update."""
+        self._write(step, values)
+        self.progress.update(1, f"loss {values['loss']:.3f}, lr {values['lr']:.2e}")
+
+    def validation(self, step: int, values: dict[str, float], summaries: list[str]) -> None:
+        """Record one validation, with a few generated summaries."""
+        self._write(step, {f"validation_{name}": value for name, value in values.items()})
+        if summaries:
+            self.events.add_text("summaries", "\n\n---\n\n".join(summaries), step)
+        print(
+            f"validation after {step} steps: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in values.items()),
+            flush=True,
+        )
+
+    def flush(self) -> None:
+        """Bring everything recorded so far to disk (before a checkpoint names it done)."""
+        self.file.flush()
+        self.events.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.progress.close()
+        self.file.close()
+        self.events.close()
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        for name, value in values.items():
+            self.events.add_scalar(name.replace("validation_", "validation/"), value, step)
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if line.endswith("\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except ValueError:
+            continue  # a torn write of the run that was stopped
+    return kept
+
+
+class Validation:
+    """Loss, and on request Mean ROUGE of greedy summaries, on a fixed part of a dataset."""
+
+    def __init__(self, dataset: Dataset, config: RunConfig, world: World) -> None:
+        count = config.train.validation_samples or len(dataset)
+        self.dataset, self.config, self.world = dataset, config, world
+        self.tokenizer = Tokenizer(dataset.tokenizer_path)
+        self.indices = range(min(count, len(dataset)))
+
+    @torch.no_grad()
+    def run(self, model: Locost) -> tuple[dict[str, float], list[str]]:
+        """Scores over all processes (losses per target token, ROUGE as fractions), and samples."""
+        mine = self.indices[self.world.rank :: self.world.size]
+        was_training = model.training
+        model.eval()
+        losses = self._losses(model, mine)
+        values = {"loss": losses[0] / max(losses[1], 1.0)}
+        summaries: list[str] = []
+        if self.config.train.validation_rouge:
+            rouge, summaries = self._rouge(model, mine)
+            values |= rouge
+        model.train(was_training)
+        return values, summaries
+
+    def _losses(self, model: Locost, indices: Any) -> list[float]:
+        data, device = self.config.data, self.world.device
+        total, tokens = 0.0, 0
+        bf16 = self.config.train.precision == "bf16"
+        for _, batch in validation_batches(
+            self.dataset, indices, VALIDATION_BATCH, data.source_length, data.target_length
+        ):
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                output = model(
+                    batch.input_ids.to(device),
+                    batch.attention_mask.to(device),
+                    batch.labels.to(device),
+                    loss_reduction="sum",
+                )
+            total += float(output.loss)
+            tokens += int((batch.labels >= 0).sum())
+        return self.world.sum(total, tokens)
+
+    def _rouge(self, model: Locost, indices: Any) -> tuple[dict[str, float], list[str]]:
+        samples = [self.dataset[i] for i in indices]
+        predictions = generate_summaries(
+            model,
+            self.tokenizer,
+            [sample.source for sample in samples],
+            max_new_tokens=self.config.train.max_new_tokens,
+            batch_size=VALIDATION_BATCH,
+            precision=self.config.train.precision,
+            device=self.world.device,
+        )
+        scores = [
+            score(prediction, sample.metadata["references"])
+            for prediction, sample in zip(predictions, samples, strict=True)
+        ]
+        names = ("rouge1", "rouge2", "rougeLsum")
+        sums = self.world.sum(*(sum(one[name] for one in scores) for name in names), len(scores))
+        values = {name: total / sums[-1] for name, total in zip(names, sums[:-1], strict=True)}
+        values["mean_rouge"] = mean_rouge(values)
+        shown = [
+            f"**{prediction}**\n\n{sample.metadata['references'][0]}"
+            for prediction, sample in zip(predictions[:4], samples[:4], strict=True)
+        ]
+        return values, shown

@@ -1,0 +1,19 @@
+"""The learning rate as a pure function of the step."""
+
+import math
+
+from pipeline.config import TrainConfig
+
+
+def learning_rate(step: int, train: TrainConfig) -> float:
+    """Learning rate of update `step` (from 0).
+
+    inverse_sqrt: peak sqrt(w + 1) / sqrt(max(step + 1, w + 1)) with w = warmup_steps: the peak for
+    w + 1 updates, then falling. The published configuration's formula, with w = 10,000 and peak
+    0.02; the paper (appendix, hyper-parameters) prints 2e4 / sqrt(max(1e4, step)), a misprint, and
+    calls it identical to T5's.
+    """
+    if train.schedule == "constant":
+        return train.peak_lr
+    hold = train.warmup_steps + 1
+    return train.peak_lr * math.sqrt(hold / max(step + 1, hold))

@@ -1,0 +1,235 @@
+"""The training loop, from a configuration to a finished run folder."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import deepspeed.ops
+import numpy as np
+import torch
+
+from pipeline.config import RunConfig, deepspeed_settings
+from pipeline.data.batches import Batches, StepBatch
+from pipeline.data.order import GlobalOrder
+from pipeline.distributed import World
+from pipeline.files import replace_json, replace_text
+from pipeline.model import Locost, LocostConfig, load_model
+from pipeline.shards import Dataset
+from pipeline.training.callbacks import Metrics, Validation
+from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
+from pipeline.training.schedule import learning_rate
+from pipeline.training.signals import CONTINUE_LATER, StopRequest
+
+FINISHED = "FINISHED"  # marker in the run folder, written last
+
+# Otherwise DeepSpeed compiles a shared-memory extension when the processes join; gloo serves.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run needs, checked before anything is written."""
+
+    settings: dict[str, Any]
+    train: Dataset
+    validation: Dataset | None
+    order: GlobalOrder
+    model: Locost
+    checkpoints: Checkpoints
+
+
+def prepare(config: RunConfig, world: World) -> Prepared:
+    """Open the data, build the model, and check that all of it fits together.
+
+    Raises ValueError naming the field, its value and the remedy; so it does when the run folder is
+    another process's, or holds another run.
+    """
+    settings = deepspeed_settings(config, world.size)
+    if config.train.validation_rouge and settings["zero_optimization"]["stage"] == 3:
+        raise ValueError(
+            "train.validation_rouge generates summaries of different lengths on each process, "
+            "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
+        )
+    train = Dataset(config.data.train)
+    validation = Dataset(config.data.validation) if config.data.validation else None
+    tokenizer = train.manifest["tokenizer"]
+    if validation and validation.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
+        raise ValueError(
+            f"data.validation {config.data.validation} was tokenised with "
+            f"{validation.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
+            "prepare both with one tokenizer"
+        )
+    order = GlobalOrder(
+        tuple(shard.samples for shard in train.shards), config.train.batch_size, config.train.seed
+    )
+    torch.manual_seed(config.train.seed)  # the same initial weights on every process
+    architecture = config.architecture(tokenizer["vocab_size"])
+    model = (
+        initial_model(config.init_from, architecture, tokenizer["sha256"])
+        if config.init_from
+        else Locost(architecture)
+    )
+    checkpoints = Checkpoints(
+        Path(config.output),
+        world,
+        tokenizer=train.tokenizer_path,
+        identity={
+            "dataset": train.fingerprint,
+            "batch_size": config.train.batch_size,
+            "seed": config.train.seed,
+            "processes": world.size,
+            "zero_stage": settings["zero_optimization"]["stage"],
+            "architecture": vars(architecture),
+        },
+        keep=config.train.keep_checkpoints,
+    )
+    return Prepared(settings, train, validation, order, model, checkpoints)
+
+
+def initial_model(folder: str, architecture: LocostConfig, tokenizer_sha256: str) -> Locost:
+    """The model in `folder` (or its model/), refused when its sizes or tokenizer are others."""
+    from pipeline.tokenizer import Tokenizer
+
+    path = Path(folder)
+    path = path / "model" if (path / "model").is_dir() else path
+    model = load_model(path)
+    for name, wanted in vars(architecture).items():
+        found = getattr(model.config, name)
+        if found != wanted and name != "dropout":
+            raise ValueError(
+                f"model.{name} is {wanted}, but the checkpoint {folder} has {found}; "
+                + (
+                    "prepare the data with the checkpoint's tokenizer"
+                    if name == "vocab_size"
+                    else f"pass --model.{name} {found} or another --model.init_from"
+                )
+            )
+    found = Tokenizer(path).sha256
+    if found != tokenizer_sha256:
+        raise ValueError(
+            f"model.init_from {folder} has the tokenizer {found}, data.train {tokenizer_sha256}; "
+            "prepare the data with the checkpoint's tokenizer"
+        )
+    retrained = Locost(architecture)
+    retrained.load_state_dict(model.state_dict())
+    return retrained
+
+
+def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
+    """The DeepSpeed engine around the model, with torch's AdamW; the SSM is never decayed."""
+    kernel = set(prepared.model.ssm_parameter_names())
+    named = list(prepared.model.named_parameters())
+    groups = [
+        {
+            "params": [parameter for name, parameter in named if name not in kernel],
+            "weight_decay": config.train.weight_decay,
+        },
+        {
+            "params": [parameter for name, parameter in named if name in kernel],
+            "weight_decay": 0.0,
+        },
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=config.train.peak_lr, betas=config.train.betas)
+    engine, *_ = deepspeed.initialize(
+        model=prepared.model, optimizer=optimizer, config=prepared.settings
+    )
+    assert_exact_parameters(engine.module)
+    return engine
+
+
+def train(config: RunConfig, prepared: Prepared, world: World) -> int:
+    """Train to `max_steps`; 0 when finished, 85 when stopped by a signal and to be continued."""
+    run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
+    if checkpoints.steps_done >= settings.max_steps and (run / FINISHED).exists():
+        if world.is_main:
+            print(f"{run} is finished after {checkpoints.steps_done} steps; nothing to do")
+        return 0
+
+    stop = StopRequest()
+    engine = initialise(config, prepared)
+    start, progress = checkpoints.resume(engine)
+    batches = Batches(
+        prepared.train, prepared.order, world.rank, world.size, settings.accumulation,
+        config.data.source_length, config.data.target_length,
+    )  # fmt: skip
+    validation = Validation(prepared.validation, config, world) if prepared.validation else None
+    if world.is_main:
+        replace_text(run / "config.yaml", config.to_yaml())
+    metrics = Metrics(run, start, settings.max_steps, config) if world.is_main else None
+
+    for step in range(start, settings.max_steps):
+        began = time.perf_counter()
+        for group in engine.optimizer.param_groups:
+            group["lr"] = learning_rate(step, settings)
+        seed_dropout(settings.seed, step, world.rank)
+        batch = batches.step(step)
+        waited = time.perf_counter() - began
+        loss, stopping = world.sum(update(engine, batch, world), float(stop.requested))
+        done = step + 1
+        if metrics:
+            seconds = time.perf_counter() - began
+            metrics.step(done, {
+                "loss": loss / batch.target_tokens,
+                "lr": learning_rate(step, settings),
+                "gradient_norm": float(engine.get_global_grad_norm()),
+                "skipped_updates": engine.skipped_steps,
+                "source_tokens": batch.source_tokens,
+                "target_tokens": batch.target_tokens,
+                "source_fill": batch.source_fill,
+                "target_fill": batch.target_fill,
+                "seconds": seconds,
+                "data_seconds": waited,
+                "samples_per_second": settings.batch_size / seconds,
+            })  # fmt: skip
+
+        last = done == settings.max_steps
+        improved = False
+        if validation and (last or done % settings.validate_every == 0):
+            scores, summaries = validation.run(engine.module)
+            if metrics:
+                metrics.validation(done, scores, summaries)
+            quality = scores.get("mean_rouge", -scores["loss"])
+            improved = "best" not in progress or quality > progress["best"]["quality"]
+            if improved:
+                progress["best"] = {"step": done, "quality": quality}
+        if last or stopping or improved or done % settings.checkpoint_every == 0:
+            if metrics:
+                metrics.flush()
+            checkpoints.save(engine, done, progress)
+        if stopping and not last:
+            return CONTINUE_LATER
+
+    if metrics:
+        metrics.close()
+        replace_json(run / FINISHED, {"steps": settings.max_steps, **progress})
+    return 0
+
+
+def update(engine: deepspeed.DeepSpeedEngine, batch: StepBatch, world: World) -> float:
+    """One update of the weights from this process's micro-batches; the sum of their token losses.
+
+    Each loss is the sum over target tokens divided by the whole batch's token count, so that the
+    gradient does not depend on how the batch is cut. DeepSpeed averages over processes and
+    micro-batches: the factor undoes that.
+    """
+    total = 0.0
+    scale = world.size * len(batch.micro_batches) / batch.target_tokens
+    for micro_batch in batch.micro_batches:
+        output = engine(
+            micro_batch.input_ids.to(world.device),
+            micro_batch.attention_mask.to(world.device),
+            micro_batch.labels.to(world.device),
+            loss_reduction="sum",
+        )
+        engine.backward(output.loss * scale)
+        engine.step()
+        total += output.loss.item()
+    return total
+
+
+def seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Make dropout a function of (seed, step, rank), so that a resumed run repeats it."""
+    state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
+    torch.manual_seed(int(state >> 1))
