@@ -1,0 +1,63 @@
+"""The sizes of a LOCOST model."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocostConfig:
+    """Sizes and constants of a model; the defaults are the paper's base model (234,724,224
+    parameters)."""
+
+    vocab_size: int = 32100
+    """Entries of the vocabulary, sentinels included; the tokenizer decides it."""
+    d_model: int = 768
+    """Channels of the residual stream; each encoder channel has a state-space model of its own."""
+    state_dim: int = 256
+    """Complex modes per channel of the state-space model, their conjugates not counted."""
+    d_ff: int = 2048
+    """Inner channels of the gated feed-forward."""
+    encoder_layers: int = 12
+    """Blocks of the encoder."""
+    decoder_layers: int = 12
+    """Blocks of the decoder."""
+    num_heads: int = 12
+    """Attention heads of the decoder."""
+    head_dim: int = 64
+    """Channels per attention head; heads x head_dim need not equal d_model."""
+    dropout: float = 0.0
+    """Probability of dropping an activation in training: 0 to pre-train, 0.1 to fine-tune."""
+    tie_embeddings: bool = True
+    """Whether the output head is the embedding matrix itself."""
+    layer_norm_epsilon: float = 1e-6
+    """Added to the mean square before its root in every norm."""
+    relative_buckets: int = 32
+    """Learned relative positions of the decoder's self-attention; half of them are exact."""
+    relative_max_distance: int = 128
+    """Distance in tokens from which all relative positions share the last bucket."""
+    pad_id: int = 0
+    """Token that fills rows after their end."""
+    eos_id: int = 1
+    """Token that ends a text."""
+    start_id: int = 0
+    """Token that the decoder starts from."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.type is int and not field.name.endswith("_id"):
+                self._require(field.name, getattr(self, field.name) >= 1, "give at least 1")
+        for name in ("pad_id", "eos_id", "start_id"):
+            inside = 0 <= getattr(self, name) < self.vocab_size
+            self._require(name, inside, f"give an id from 0 to {self.vocab_size - 1}")
+        self._require("eos_id", self.eos_id != self.pad_id, "give another id than pad_id's")
+        self._require("dropout", 0 <= self.dropout < 1, "give a probability from 0 to below 1")
+        self._require("layer_norm_epsilon", self.layer_norm_epsilon > 0, "give a positive number")
+        self._require("relative_buckets", self.relative_buckets % 2 == 0, "give an even number")
+        self._require(
+            "relative_max_distance",
+            self.relative_max_distance > self.relative_buckets // 2,
+            f"give more than half of relative_buckets ({self.relative_buckets // 2})",
+        )
+
+    def _require(self, name: str, condition: bool, remedy: str) -> None:
+        if not condition:
+            raise ValueError(f"{name}={getattr(self, name)} is impossible: {remedy}")

@@ -1,0 +1,113 @@
+"""A model folder: config.json, model.safetensors, tokenizer.model."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .config import LocostConfig
+from .layers import at_least_fp32
+from .locost import Locost
+
+ARCHITECTURE = "locost"
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
+
+
+def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None = None) -> None:
+    """Write the model, and a copy of its tokenizer's file, into a folder, config.json last.
+
+    Each file is written under a temporary name and then renamed.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, {"format": "pt"}))
+    if tokenizer is not None:
+        _replace(folder / TOKENIZER, lambda path: shutil.copyfile(tokenizer, path))
+    text = json.dumps({"architecture": ARCHITECTURE, **asdict(model.config)}, indent=2) + "\n"
+    _replace(folder / CONFIG, lambda path: path.write_text(text))
+
+
+def load_model(folder: str | Path) -> Locost:
+    """The model of a folder that `save_model` wrote, on the CPU, ready for inference.
+
+    Raises ValueError where the folder, a file, a key or a shape is not a LOCOST model's.
+    """
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"{folder}: no {name}; give a model folder, such as a checkpoint's model/"
+            )
+    config = _read_config(folder / CONFIG)
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except SafetensorError as error:
+        raise ValueError(f"{folder / WEIGHTS}: not a safetensors file ({error})") from error
+    return build_model(config, weights, str(folder / WEIGHTS)).eval()
+
+
+def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -> Locost:
+    """A model that holds the given weights, each used once, in at least float32.
+
+    Raises ValueError that names, in one line, missing and surplus keys and wrong shapes.
+    """
+    with torch.device("meta"):
+        model = Locost(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    check_shapes(expected, given, origin)
+    wide = {name: tensor.to(at_least_fp32(tensor.dtype)) for name, tensor in weights.items()}
+    model.load_state_dict(wide, assign=True)
+    return model
+
+
+def check_shapes(
+    expected: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]], origin: str
+) -> None:
+    """Raise ValueError unless both have the same keys with the same shapes."""
+    faults = [f"missing {name}" for name in expected if name not in given]
+    faults += [f"surplus {name}" for name in given if name not in expected]
+    faults += [
+        f"{name} is {shape}, expected {expected[name]}"
+        for name, shape in given.items()
+        if name in expected and shape != expected[name]
+    ]
+    if faults:
+        shown = "; ".join(faults[:8])
+        more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
+        raise ValueError(f"{origin}: not the weights of this configuration: {shown}{more}")
+
+
+def _read_config(path: Path) -> LocostConfig:
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    architecture = values.pop("architecture", None) if isinstance(values, dict) else None
+    if architecture != ARCHITECTURE:
+        raise ValueError(
+            f"{path}: architecture {architecture!r}, not {ARCHITECTURE!r}; "
+            "turn a published checkpoint into a model folder with `pipeline/convert.py import`"
+        )
+    names = {field.name for field in fields(LocostConfig)}
+    if differing := sorted(names ^ values.keys()):
+        raise ValueError(f"{path}: missing or unknown settings: {', '.join(differing)}")
+    return LocostConfig(**values)
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write under a temporary name in the same folder, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""What encoder and decoder blocks share: the norm, the gated feed-forward, safe precision."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .config import LocostConfig
+
+
+def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    """float32 for narrower types, the type itself for float32 and float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class RMSNorm(nn.Module):
+    """w * x / sqrt(mean x^2 + epsilon), in at least float32 whatever autocast says."""
+
+    def __init__(self, config: LocostConfig) -> None:
+        super().__init__()
+        self.epsilon = config.layer_norm_epsilon
+        self.weight = nn.Parameter(torch.ones(config.d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., H) -> (..., H), of x's type."""
+        wide = x.to(at_least_fp32(x.dtype))
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
+        return (wide * scale * self.weight).to(x.dtype)
+
+
+class GatedFeedForward(nn.Module):
+    """wo dropout(gelu(wi_0 x) * wi_1 x), with the tanh form of GELU and no biases."""
+
+    def __init__(self, config: LocostConfig) -> None:
+        super().__init__()
+        self.wi_0 = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.wi_1 = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.wo = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+        for linear in (self.wi_0, self.wi_1, self.wo):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., H) -> (..., H)."""
+        gate = functional.gelu(self.wi_0(x), approximate="tanh")
+        return self.wo(self.dropout(gate * self.wi_1(x)))
