@@ -90,8 +90,10 @@ def start() -> World:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(_thread_share())
+    else:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, with a warning
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(_thread_share())
     if size > 1:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:

@@ -20,9 +20,9 @@ def main(arguments: list[str]) -> int:
     is_main = distributed.place_from_environment(dict(os.environ))[0] == 0
     try:
         config, dry_run = parse(arguments)
+        world = distributed.start()
         from pipeline.training import trainer  # imports DeepSpeed: only once the settings are right
 
-        world = distributed.start()
         prepared = trainer.prepare(config, world)
     except (ValueError, OSError) as error:
         if is_main:

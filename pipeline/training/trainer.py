@@ -15,7 +15,7 @@ from pipeline.data.batches import Batches, StepBatch
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World
 from pipeline.files import replace_json, replace_text
-from pipeline.model import Locost, LocostConfig, load_model
+from pipeline.model import Locost, LocostConfig, load_model, ssm_parameter_names
 from pipeline.shards import Dataset
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
@@ -119,7 +119,7 @@ def initial_model(folder: str, architecture: LocostConfig, tokenizer_sha256: str
 
 def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
     """The DeepSpeed engine around the model, with torch's AdamW; the SSM is never decayed."""
-    kernel = set(prepared.model.ssm_parameter_names())
+    kernel = ssm_parameter_names(prepared.model)
     named = list(prepared.model.named_parameters())
     groups = [
         {

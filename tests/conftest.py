@@ -1,0 +1,99 @@
+"""A tiny tokenizer and dataset, made on the spot."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from pipeline.shards import Sample, write_manifest, write_shard
+from pipeline.tokenizer import Tokenizer
+
+WORDS = (
+    "the river runs past an old stone mill where three children watch grey herons fish until "
+    "evening light turns every window gold and someone calls them home for soup bread cheese"
+).split()
+
+
+def sentence(rng: random.Random) -> str:
+    """A made-up sentence of five to twelve words."""
+    words = [rng.choice(WORDS) for _ in range(rng.randint(5, 12))]
+    return " ".join(words).capitalize() + "."
+
+
+@pytest.fixture(scope="session")
+def tokenizer_path(tmp_path_factory) -> Path:
+    """A SentencePiece model of 64 pieces with T5's ids."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    rng = random.Random(0)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([sentence(rng) for _ in range(400)]),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=64,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    return folder / "tokenizer.model"
+
+
+def make_dataset(folder: Path, tokenizer_path: Path, seed: int, shard_sizes=(17, 0, 9)) -> Path:
+    """A summarisation dataset whose summary is the document's first sentence."""
+    rng = random.Random(seed)
+    tokenizer = Tokenizer(tokenizer_path)
+    folder.mkdir(parents=True)
+    shutil.copy(tokenizer_path, folder / "tokenizer.model")
+
+    def sample() -> Sample:
+        sentences = [sentence(rng) for _ in range(rng.randint(2, 6))]
+        source = [*tokenizer.encode(" ".join(sentences)), tokenizer.eos_id]
+        target = [*tokenizer.encode(sentences[0]), tokenizer.eos_id]
+        metadata = {"references": [sentences[0]], "source_text": "\n".join(sentences)}
+        return Sample(np.array(source, np.uint16), np.array(target, np.uint16), metadata)
+
+    shards = []
+    for number, size in enumerate(shard_sizes):
+        samples = []
+        for k in range(size):
+            one = sample()
+            one.metadata["id"] = f"{number}-{k}"
+            samples.append((f"{number:05d}-{k:05d}", one))
+        shards.append(write_shard(folder / f"tiny-{number:05d}-00000", samples))
+    write_manifest(
+        folder,
+        {
+            "format_version": 1,
+            "kind": "summarisation",
+            "name": "tiny",
+            "split": "train",
+            "tokenizer": {
+                "file": "tokenizer.model",
+                "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+            },
+            "id_dtype": "uint16",
+            "settings": {},
+            "shards": shards,
+            "counts": {"documents": sum(shard_sizes), "kept": sum(shard_sizes), "excluded": {}},
+            "lengths": {},
+        },
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory, tokenizer_path) -> Path:
+    """A dataset of 26 samples in three shards, one of them empty."""
+    return make_dataset(tmp_path_factory.mktemp("data") / "tiny", tokenizer_path, seed=1)
+
+
+@pytest.fixture(scope="session")
+def validation_folder(tmp_path_factory, tokenizer_path) -> Path:
+    """Ten other samples of the same kind."""
+    return make_dataset(
+        tmp_path_factory.mktemp("data") / "validation", tokenizer_path, seed=2, shard_sizes=(10,)
+    )

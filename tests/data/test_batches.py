@@ -1,0 +1,99 @@
+"""Micro-batches: every sample once, equal costs, EOS kept, only the real length kept."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.data.batches import IGNORED, Batches, collate, cut, padded_cost, truncate
+from pipeline.data.order import GlobalOrder
+from pipeline.shards import Dataset, Sample
+
+EOS = 1
+
+
+def lengths_of(rng, count):
+    """Source and target lengths spread like C4's after GSG (log-normal, notes' means)."""
+    sources = np.clip(rng.lognormal(5.4, 1.0, count), 8, 4096)
+    targets = np.clip(rng.lognormal(4.7, 0.9, count), 4, 910)
+    return np.stack([sources, targets], axis=1).astype(np.int64)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 8])
+def test_cut_is_a_partition_with_the_smallest_largest_cost(parts):
+    rng = np.random.default_rng(0)
+    for count in (parts, parts + 1, 9):
+        lengths = rng.integers(1, 20, (max(count, parts), 2))
+        runs = cut(lengths, parts)
+        assert len(runs) == parts
+        assert sorted(itertools.chain(*runs)) == [*range(len(lengths))]
+        costs = [padded_cost(lengths[run]) for run in runs]
+        assert costs == sorted(costs, reverse=True)
+        # every way of cutting the sorted batch into that many runs, tried
+        order = np.lexsort((lengths[:, 1], lengths[:, 0]))[::-1]
+        best = min(
+            max(padded_cost(lengths[order[a:b]]) for a, b in itertools.pairwise((0, *bounds, len(order))))
+            for bounds in itertools.combinations(range(1, len(order)), parts - 1)
+        )
+        assert costs[0] == best
+
+
+def test_cut_balances_a_real_batch():
+    """Amendment 1: batch 256, 16 ranks, accumulation 2."""
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        lengths = lengths_of(rng, 256)
+        runs = cut(lengths, 32)
+        costs = [padded_cost(lengths[run]) for run in runs]
+        loads = [sum(costs[rank::16]) for rank in range(16)]
+        assert np.mean(loads) >= 0.85 * max(loads)
+
+
+def test_fewer_samples_than_parts_is_refused():
+    with pytest.raises(ValueError, match="3 samples cannot fill 4"):
+        cut(np.ones((3, 2), dtype=np.int64), 4)
+
+
+def test_truncation_keeps_the_end_of_sequence():
+    ids = np.array([5, 6, 7, 8, EOS], dtype=np.uint16)
+    assert truncate(ids, 3).tolist() == [5, 6, EOS]
+    assert truncate(ids, 5).tolist() == truncate(ids, 0).tolist() == ids.tolist()
+
+
+def test_collate_pads_to_the_longest():
+    one = Sample(np.array([4, 5, EOS], np.uint16), np.array([9, EOS], np.uint16), {})
+    two = Sample(np.array([6, EOS], np.uint16), np.array([8, 7, 3, EOS], np.uint16), {})
+    batch = collate([one, two], source_length=0, target_length=3)
+    assert batch.input_ids.tolist() == [[4, 5, EOS], [6, EOS, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch.labels.tolist() == [[9, EOS, IGNORED], [8, 7, EOS]]
+    assert batch.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (2, 1), (2, 2), (4, 3)])
+def test_ranks_share_the_global_batch_exactly(dataset_folder, ranks, accumulation):
+    dataset = Dataset(dataset_folder)
+    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 12, seed=4)
+    for step in range(4):
+        wanted = sorted(
+            tuple(truncate(dataset[ref.index].target, 9).tolist()) for ref in order.samples(step)
+        )
+        shares = [
+            Batches(dataset, order, rank, ranks, accumulation, 20, 9).step(step)
+            for rank in range(ranks)
+        ]
+        found = sorted(
+            tuple(row[row != IGNORED].tolist())
+            for share in shares
+            for micro in share.micro_batches
+            for row in micro.labels
+        )
+        assert found == wanted
+        assert {len(share.micro_batches) for share in shares} == {accumulation}
+        tokens = sum(len(target) for target in wanted)
+        assert {share.target_tokens for share in shares} == {tokens}
+        real = sum(int(m.attention_mask.sum()) for share in shares for m in share.micro_batches)
+        padded = sum(m.attention_mask.numel() for share in shares for m in share.micro_batches)
+        assert shares[0].source_tokens == real
+        assert shares[0].source_fill == pytest.approx(real / padded)
