@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,25 @@ USER_ERROR = 2
 
 
 class Ranks:
-    """This process's place under mpirun; alone, rank 0 of 1. mpi4py is loaded only under mpirun.
+    """This process's place among all; alone, rank 0 of 1, and mpi4py is not loaded.
 
     Raises ValueError where several tasks were started but do not see each other through MPI, as
     each would then do everything.
     """
 
     def __init__(self) -> None:
-        self.rank, self.size, self._world = 0, 1, None
-        started = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE") or 1)
-        if started > 1:
-            from mpi4py import MPI
-
-            self._world = MPI.COMM_WORLD
-            self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self.rank, self.size = 0, 1
+        self._world: Any = None
+        names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]  # as mpirun says it
         if "SLURM_STEP_ID" in os.environ:
-            started = max(started, int(os.environ.get("SLURM_NTASKS", 1)))
-        if started > 1 and self.size == 1:
+            names.append("SLURM_NTASKS")
+        started = max(int(os.environ.get(name, 1)) for name in names)
+        if started == 1:
+            return
+        world = _mpi_world()
+        if world is not None:
+            self._world, self.rank, self.size = world, world.Get_rank(), world.Get_size()
+        if self.size == 1:
             raise ValueError(
                 f"{started} tasks were started, but MPI joins only 1; start them with "
                 f"`mpirun --bind-to none -n {started} python -m preprocessing...` inside the job"
@@ -108,9 +111,19 @@ def run_command(main: Callable[[], None]) -> None:
         status = 1
     else:
         return
-    if "mpi4py.MPI" in sys.modules:  # the other ranks would wait for this one for ever
-        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(status)
+    world = _mpi_world() if "mpi4py.MPI" in sys.modules else None
+    if world is not None and world.Get_size() > 1:
+        world.Abort(status)  # the other ranks would wait for this one for ever
     sys.exit(status)
+
+
+def _mpi_world() -> Any:
+    """mpi4py's COMM_WORLD, or None without a working MPI."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    return MPI.COMM_WORLD
 
 
 @dataclass
@@ -177,6 +190,7 @@ class Job:
         """The narrowest id type that holds the tokenizer's vocabulary."""
         return shards.id_dtype_for(self.tokenizer.vocab_size)
 
+    @cached_property
     def description(self) -> dict[str, Any]:
         """All that decides the output's bytes; a folder holds the results of one description."""
         return {
@@ -189,9 +203,10 @@ class Job:
             "inputs": [f"{path.name}, {path.stat().st_size} bytes" for path in self.inputs],
         }
 
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of the description."""
-        return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.description).encode()).hexdigest()
 
 
 def run(prepare: Callable[[], Job]) -> None:
@@ -224,7 +239,7 @@ def run(prepare: Callable[[], Job]) -> None:
 
 def _claim(job: Job) -> list[int]:
     """Make the output folder, or make sure that what it holds is this job's; the missing items."""
-    description = job.description()
+    description = job.description
     path = job.output / ITEMS / "settings.json"
     if path.is_file():
         before = json.loads(path.read_bytes())
@@ -266,7 +281,7 @@ def _make(job: Job, item: int, bar: Progress | None, note: str) -> None:
 
     entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed(), job.id_dtype)
     marker = {
-        "description": job.fingerprint(),
+        "description": job.fingerprint,
         "shard": entry,
         "statistics": statistics.to_json(),
     }
@@ -281,9 +296,11 @@ def _is_done(job: Job, item: int) -> bool:
     path = _marker(job, item)
     if not path.is_file():
         return False
-    if json.loads(path.read_bytes())["description"] != job.fingerprint():
+    marker = json.loads(path.read_bytes())
+    if marker["description"] != job.fingerprint:
         raise ValueError(f"{path} belongs to other settings; choose another --output")
-    return True
+    tar = job.output / f"{marker['shard']['name']}.tar"
+    return tar.is_file() and tar.stat().st_size == marker["shard"]["bytes"]
 
 
 def _finish(job: Job) -> None:
@@ -319,7 +336,7 @@ def _finish(job: Job) -> None:
             "vocab_size": job.tokenizer.vocab_size,
         },
         "id_dtype": job.id_dtype,
-        "settings": {**job.settings, "inputs": job.description()["inputs"]},
+        "settings": {**job.settings, "inputs": job.description["inputs"]},
         "shards": entries,
         "counts": counts,
         "lengths": {
