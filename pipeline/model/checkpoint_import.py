@@ -1,6 +1,15 @@
-"""Weights of the published code, under its key names, as weights of ours."""
+"""Weights and configuration of the published code, under its names, as ours."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .config import LocostConfig
+from .folder import build_model
+from .locost import Locost
 
 # Published names -> ours, applied in order to a whole key.
 _RENAMED = (
@@ -21,8 +30,33 @@ _RENAMED = (
     (r"\.(?:SelfAttention|EncDecAttention|DenseReluDense)\.", "."),
     (r"\.(self_attention|cross_attention|feed_forward)\.layer_norm\.", r".\1_norm."),
 )
-# Copies of the embedding that the published code saves beside it.
+# Further copies of the embedding that the published code may save.
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# Published setting -> ours, where the meaning is the same.
+_SETTINGS = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "d_ff": "d_ff",
+    "num_layers": "encoder_layers",
+    "num_heads": "num_heads",
+    "d_kv": "head_dim",
+    "dropout_rate": "dropout",
+    "tie_word_embeddings": "tie_embeddings",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "relative_attention_num_buckets": "relative_buckets",
+    "relative_attention_max_distance": "relative_max_distance",
+    "pad_token_id": "pad_id",
+    "eos_token_id": "eos_id",
+    "decoder_start_token_id": "start_id",
+}
+# What the published settings can vary and this model does not.
+_FIXED = {
+    "num_ssm_heads": 1,
+    "gating": True,
+    "bidirectional": True,
+    "feed_forward_proj": "gated-gelu",
+    "dense_act_fn": "gelu_new",
+}
 
 
 def our_name(published: str) -> str:
@@ -30,3 +64,87 @@ def our_name(published: str) -> str:
     for pattern, replacement in _RENAMED:
         published = re.sub(pattern, replacement, published)
     return published
+
+
+def published_config(published: Mapping[str, Any]) -> LocostConfig:
+    """Our configuration from the published code's config.json.
+
+    Its d_state counts the conjugate modes too; tied embeddings, the default of its library, are
+    left out of the file. Raises ValueError naming a setting that is missing
+    or that describes another architecture.
+    """
+    published = {"tie_word_embeddings": True, **published}
+    missing = [name for name in (*_SETTINGS, "d_state") if name not in published]
+    if missing:
+        raise ValueError(
+            f"not a published LOCOST configuration: it lacks {', '.join(missing)}; add them"
+        )
+    for name, value in _FIXED.items():
+        if published.get(name, value) != value:
+            raise ValueError(f"{name}={published[name]!r} is another architecture; need {value!r}")
+    d_state = published["d_state"]
+    if not isinstance(d_state, int) or d_state % 2:
+        raise ValueError(f"d_state={d_state!r} must be an even number: modes and conjugates")
+    settings = {ours: published[name] for name, ours in _SETTINGS.items()}
+    return LocostConfig(
+        **settings,
+        state_dim=d_state // 2,
+        decoder_layers=published.get("num_decoder_layers") or published["num_layers"],
+    )
+
+
+def deduced_config(weights: Mapping[str, Tensor]) -> LocostConfig:
+    """The sizes that published weights show by their shapes; for the rest, our defaults.
+
+    Tied if no lm_head differs from the embedding. Raises ValueError where a needed key is missing.
+    """
+    try:
+        embedding = weights["shared.weight"]
+        modes = weights["encoder.block.0.layer.0.ssm_layer.kernel.inv_A_real"]
+        inner = weights["decoder.block.0.layer.0.SelfAttention.q.weight"]
+        bias = weights["decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+        wide = weights["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]
+    except KeyError as error:
+        raise ValueError(f"not published LOCOST weights: missing {error.args[0]}") from None
+    head = weights.get("lm_head.weight")
+    return LocostConfig(
+        vocab_size=embedding.shape[0],
+        d_model=embedding.shape[1],
+        state_dim=modes.shape[1],
+        d_ff=wide.shape[0],
+        encoder_layers=_layers("encoder", weights),
+        decoder_layers=_layers("decoder", weights),
+        num_heads=bias.shape[1],
+        head_dim=inner.shape[0] // bias.shape[1],
+        tie_embeddings=head is None or torch.equal(head, embedding),
+        relative_buckets=bias.shape[0],
+    )
+
+
+def import_weights(
+    config: LocostConfig, published: Mapping[str, Tensor], origin: str = "weights"
+) -> Locost:
+    """Our model with the published weights, every key used once.
+
+    Copies of the embedding (encoder, decoder, and the head of a tied model) must equal it. Raises
+    ValueError that names differing copies, missing and surplus keys, and wrong shapes.
+    """
+    copies = (*_COPIES, "lm_head.weight") if config.tie_embeddings else _COPIES
+    for name in copies:
+        if name in published and not torch.equal(published[name], published["shared.weight"]):
+            raise ValueError(
+                f"{origin}: {name} differs from shared.weight, which it should copy"
+                + (
+                    "; set tie_word_embeddings to false in config.json for a model with a head of "
+                    "its own"
+                    if name == "lm_head.weight"
+                    else ""
+                )
+            )
+    weights = {our_name(name): tensor for name, tensor in published.items() if name not in copies}
+    return build_model(config, weights, origin)
+
+
+def _layers(part: str, weights: Mapping[str, Tensor]) -> int:
+    found = (re.match(rf"{part}\.block\.(\d+)\.", name) for name in weights)
+    return 1 + max(int(match[1]) for match in found if match)

@@ -43,8 +43,12 @@ class LocostConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.type is int and not field.name.endswith("_id"):
-                self._require(field.name, getattr(self, field.name) >= 1, "give at least 1")
+            value = getattr(self, field.name)
+            kind = type(field.default)
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            self._require(field.name, fits, f"give a value of type {kind.__name__}")
+            if kind is int and not field.name.endswith("_id"):
+                self._require(field.name, value >= 1, "give at least 1")
         for name in ("pad_id", "eos_id", "start_id"):
             inside = 0 <= getattr(self, name) < self.vocab_size
             self._require(name, inside, f"give an id from 0 to {self.vocab_size - 1}")
@@ -60,4 +64,4 @@ class LocostConfig:
 
     def _require(self, name: str, condition: bool, remedy: str) -> None:
         if not condition:
-            raise ValueError(f"{name}={getattr(self, name)} is impossible: {remedy}")
+            raise ValueError(f"{name}={getattr(self, name)!r} is impossible: {remedy}")

@@ -57,13 +57,16 @@ def load_model(folder: str | Path) -> Locost:
 def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -> Locost:
     """A model that holds the given weights, each used once, in at least float32.
 
-    Raises ValueError that names, in one line, missing and surplus keys and wrong shapes.
+    Raises ValueError that names, in one line, missing and surplus keys, wrong shapes and weights
+    that are not finite.
     """
     with torch.device("meta"):
         model = Locost(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     check_shapes(expected, given, origin)
+    if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{origin}: NaN or infinity in {', '.join(broken[:8])}")
     wide = {name: tensor.to(at_least_fp32(tensor.dtype)) for name, tensor in weights.items()}
     model.load_state_dict(wide, assign=True)
     return model
@@ -108,6 +111,8 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -23,8 +23,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) -> (..., H), of x's type."""
         wide = x.to(at_least_fp32(x.dtype))
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
-        return (wide * scale * self.weight).to(x.dtype)
+        weight = self.weight.to(wide.dtype)
+        return functional.rms_norm(wide, weight.shape, weight, self.epsilon).to(x.dtype)
 
 
 class GatedFeedForward(nn.Module):

@@ -19,7 +19,7 @@ from .long_conv import convolve, convolve_backward, two_sided, two_sided_transpo
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
 # Elements of the largest work array of one block of channels: it should stay in cache.
-BLOCK_ELEMENTS = 1 << 20
+BLOCK_ELEMENTS = 1 << 21
 
 
 def modes(
@@ -45,23 +45,19 @@ class Vandermonde:
     """
 
     def __init__(self, c: Tensor, z: Tensor, length: int, dtype: torch.dtype) -> None:
-        self.length, self.dtype = length, dtype
+        self.length = length
         self.inner, self.outer = levels(length)
-        # Re(a b) is the dot product of conj(a) and b as real pairs, so the left factor is
-        # built from conjugates.
-        self.c = c.conj().resolve_conj().transpose(0, 1)[:, :, None]  # (H, 2, 1, N)
-        self.steps = powers(z.conj() * self.inner, self.outer)[:, None]  # (H, 1, Q, N)
-        self.left = self.real(self.c * self.steps)  # (H, 2, Q, 2N)
-        self.right = self.real(powers(z, self.inner))  # (H, P, 2N)
-
-    def real(self, x: Tensor) -> Tensor:
-        """Complex (..., N) as pairs of the working type (..., 2N)."""
-        return torch.view_as_real(x.to(self.dtype.to_complex())).flatten(-2)
+        # Re(a b) is the dot product of conj(a) and b as real pairs: the left factor is conjugate.
+        c, left_z = c.conj().resolve_conj(), (z * self.inner).conj().resolve_conj()
+        self.c = c.to(dtype.to_complex()).transpose(0, 1)[:, :, None]  # (H, 2, 1, N)
+        self.outer_powers = powers(left_z, self.outer, self.c.dtype)[:, None]  # (H, 1, Q, N)
+        self.left = real_pairs(self.c * self.outer_powers).flatten(1, 2)  # (H, 2Q, 2N)
+        self.right = real_pairs(powers(z, self.inner, self.c.dtype))  # (H, P, 2N)
 
     def kernel(self) -> Tensor:
         """(2, H, L): causal, then reverse."""
-        product = self.left.flatten(1, 2) @ self.right.transpose(1, 2)
-        return product.unflatten(1, (2, -1)).flatten(2)[..., : self.length].transpose(0, 1)
+        table = self.left @ self.right.transpose(1, 2)  # (H, 2Q, P)
+        return table.view(len(table), 2, -1)[..., : self.length].transpose(0, 1)
 
     def backward(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of c (2, H, N) and z (H, N), in complex128, from the kernel's (2, H, L)."""
@@ -70,15 +66,16 @@ class Vandermonde:
         table[..., : self.length] = grad.transpose(0, 1)
         table = table.view(channels, 2 * self.outer, self.inner)
         left = complex_pairs(table @ self.right).unflatten(1, (2, -1))  # (H, 2, Q, N)
-        right = complex_pairs(table.transpose(1, 2) @ self.left.flatten(1, 2))  # (H, P, N)
-        left = left * self.steps.conj().to(left.dtype)
-        right = right * complex_pairs(self.right).conj()
-        lags = torch.arange(max(self.inner, self.outer), device=grad.device, dtype=torch.float64)
-        grad_c = left.sum(2).to(torch.complex128)
-        shifted = weighted_sum(left, lags[: self.outer] * self.inner)
-        grad_z = (self.c[:, :, 0].conj() * shifted).sum(1).conj()
-        grad_z = grad_z + weighted_sum(right, lags[: self.inner])
-        return grad_c.conj().transpose(0, 1), grad_z
+        right = complex_pairs(table.transpose(1, 2) @ self.left)  # (H, P, N)
+        left.mul_(self.outer_powers.conj())
+        right.mul_(complex_pairs(self.right).conj())
+        lags = torch.arange(self.inner * self.outer, device=grad.device, dtype=grad.dtype)
+        grad_c = left.sum(2).conj().transpose(0, 1)
+        by_outer = weighted_sum(lags[:: self.inner], left)  # (H, 2, N)
+        grad_z = (self.c[:, :, 0] * by_outer.conj()).sum(1) + weighted_sum(
+            lags[: self.inner], right
+        )
+        return grad_c.to(torch.complex128), grad_z.to(torch.complex128)
 
 
 def levels(length: int) -> tuple[int, int]:
@@ -87,15 +84,20 @@ def levels(length: int) -> tuple[int, int]:
     return inner, -(-length // inner)
 
 
-def powers(z: Tensor, count: int) -> Tensor:
-    """exp(z p) for p < count, (H, N) -> (H, count, N), by doubling."""
-    table = torch.empty(z.shape[0], count, z.shape[1], dtype=z.dtype, device=z.device)
+def powers(z: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """exp(z p) for p < count, (H, N) -> (H, count, N), by doubling.
+
+    Each multiplier is squared in float64, so an entry passes at most log2(count) roundings of the
+    working type.
+    """
+    table = torch.empty(z.shape[0], count, z.shape[1], dtype=dtype, device=z.device)
     table[:, 0] = 1
+    multiplier = torch.exp(z)[:, None]
     done = 1
     while done < count:
         more = min(done, count - done)
-        step = torch.exp(z * done)[:, None]
-        torch.mul(table[:, :more], step, out=table[:, done : done + more])
+        torch.mul(table[:, :more], multiplier.to(dtype), out=table[:, done : done + more])
+        multiplier = multiplier * multiplier
         done += more
     return table
 
@@ -105,10 +107,14 @@ def complex_pairs(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
-def weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
-    """sum_p weights_p x[..., p, :] in complex128."""
-    real = torch.view_as_real(x).flatten(-2)
-    return complex_pairs((weights.to(real.dtype) @ real).double())
+def real_pairs(x: Tensor) -> Tensor:
+    """Complex (..., N) as real pairs (..., 2N)."""
+    return torch.view_as_real(x).flatten(-2)
+
+
+def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
+    """sum_p weights_p x[..., p, :] of complex x."""
+    return complex_pairs(weights @ real_pairs(x))
 
 
 class _StateSpaceConvolution(torch.autograd.Function):
