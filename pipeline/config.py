@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser, set_parsing_settings
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, set_parsing_settings
 
 from pipeline.model import LocostConfig
 
@@ -29,7 +29,7 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 class DataConfig:
     """What is read."""
 
-    train: str | None = None
+    train: str = ""
     """Dataset folder of shards and manifest.json to train on; always given, no recipe names one."""
     validation: str | None = None
     """Dataset folder to validate on; none: no validation."""
@@ -39,6 +39,11 @@ class DataConfig:
     """Longest target, in tokens with EOS; longer ones are cut, 0 keeps what the shards hold."""
 
     def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError(
+                "data.train is not set: give --data.train DIR, a folder of shards as made by "
+                f"`{PREPARE_DATA}`"
+            )
         for name in ("source_length", "target_length"):
             _check(
                 getattr(self, name) == 0 or getattr(self, name) >= 2,
@@ -61,7 +66,7 @@ class TrainConfig:
     schedule: Literal["inverse_sqrt", "constant"] = "inverse_sqrt"
     """Learning rate over the steps: peak, then falling with 1/sqrt(step); or peak throughout."""
     peak_lr: float = 0.02
-    """Highest learning rate."""
+    """Highest learning rate, that of the first step."""
     warmup_steps: int = 10_000
     """Steps at the peak before inverse_sqrt begins to fall."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -100,9 +105,8 @@ class TrainConfig:
         for name in ("peak_lr", "clip_norm"):
             value = getattr(self, name)
             _check(value > 0 and math.isfinite(value), f"train.{name}", value, "a number above 0")
-        self.betas = tuple(self.betas)
         _check(
-            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            all(0 <= beta < 1 for beta in self.betas),
             "train.betas", list(self.betas), "two numbers from 0 to below 1",
         )  # fmt: skip
 
@@ -144,6 +148,7 @@ def build_parser() -> ArgumentParser:
         description="Pre-train or fine-tune LOCOST. Without arguments: the pretrain_c4 recipe with "
         "ZeRO stage 1.",
         allow_abbrev=False,
+        exit_on_error=False,
     )
     parser.add_argument(
         "--config", action=ActionConfigFile, help="recipe: YAML with any of the fields below"
@@ -180,11 +185,15 @@ def build_parser() -> ArgumentParser:
 def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
     """The run that the arguments ask for, and whether it is only to be checked.
 
-    Exits with status 2 on an unknown field or type; raises ValueError on an impossible value.
+    Raises ValueError naming the field, the value and the remedy.
     """
     if not any(word == "--config" or word.startswith("--config=") for word in arguments):
         arguments = ["--config", str(DEFAULT_RECIPE), *arguments]
-    values = build_parser().parse_args(arguments).as_dict()
+    try:
+        values = build_parser().parse_args(arguments).as_dict()
+    except ArgumentError as error:
+        problem = " ".join(str(error).split())
+        raise ValueError(f"{problem} (`train.py --help` explains every field)") from None
     model = values["model"]
     init_from = model.pop("init_from")
     config = RunConfig(
@@ -196,11 +205,6 @@ def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
         train=TrainConfig(**values["train"]),
     )
     config.architecture(LocostConfig.vocab_size)  # its own checks name the impossible field
-    if config.data.train is None:
-        raise ValueError(
-            "data.train is not set: give --data.train DIR, a folder of shards as made by "
-            f"`{PREPARE_DATA}`"
-        )
     return config, values["dry_run"]
 
 

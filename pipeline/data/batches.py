@@ -127,7 +127,7 @@ class Batches:
     def step(self, step: int) -> StepBatch:
         """This process's micro-batches of global batch `step`, one an accumulation step."""
         refs = self.order.samples(step)
-        places = [self.dataset.locate(ref.index) for ref in refs]
+        places = [self.dataset.locate(ref.sample) for ref in refs]
         rows = [self.dataset.index(shard)[row] for shard, row in places]
         lengths = _limited(
             np.array([(row["source_length"], row["target_length"]) for row in rows], np.int64),

@@ -15,10 +15,10 @@ WINDOW_SHARDS = 16  # shuffled together: bounds the shards that are open at one 
 
 
 class SampleRef(NamedTuple):
-    """Sample `index` of dataset number `dataset`."""
+    """Sample number `sample` of dataset number `dataset`."""
 
     dataset: int
-    index: int
+    sample: int
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,9 @@ def test_cut_is_a_partition_with_the_smallest_largest_cost(parts):
         # every way of cutting the sorted batch into that many runs, tried
         order = np.lexsort((lengths[:, 1], lengths[:, 0]))[::-1]
         best = min(
-            max(padded_cost(lengths[order[a:b]]) for a, b in itertools.pairwise((0, *bounds, len(order))))
-            for bounds in itertools.combinations(range(1, len(order)), parts - 1)
+            max(padded_cost(lengths[order[a:b]]) for a, b in itertools.pairwise(bounds))
+            for inner in itertools.combinations(range(1, len(order)), parts - 1)
+            for bounds in [(0, *inner, len(order))]
         )
         assert costs[0] == best
 
@@ -77,7 +78,7 @@ def test_ranks_share_the_global_batch_exactly(dataset_folder, ranks, accumulatio
     order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 12, seed=4)
     for step in range(4):
         wanted = sorted(
-            tuple(truncate(dataset[ref.index].target, 9).tolist()) for ref in order.samples(step)
+            tuple(truncate(dataset[ref.sample].target, 9).tolist()) for ref in order.samples(step)
         )
         shares = [
             Batches(dataset, order, rank, ranks, accumulation, 20, 9).step(step)

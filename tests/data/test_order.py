@@ -8,7 +8,7 @@ from pipeline.data.order import WINDOW_SHARDS, GlobalOrder
 
 
 def indices(order, steps):
-    return [ref.index for step in steps for ref in order.samples(step)]
+    return [ref.sample for step in steps for ref in order.samples(step)]
 
 
 @pytest.mark.parametrize("sizes", [(7,), (5, 0, 11, 3), tuple(range(3 * WINDOW_SHARDS))])

@@ -1,0 +1,43 @@
+# Every target sets itself up in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export PYTHONWARNINGS := ignore::FutureWarning
+
+.PHONY: demo test test-fast soak lint
+
+# The whole road, from text to report: demo/report.md. Smaller: make demo ARGS=--quick
+demo: .venv/core
+	@$(BIN)/python pipeline/demo.py $(ARGS)
+
+# Lint, types and the whole suite, quick tests first.
+test: lint test-fast
+	$(BIN)/pytest -m "slow and not soak and not gpu"
+
+# The part that needs under 3 minutes.
+test-fast: .venv/dev
+	$(BIN)/pytest -m "not slow and not soak and not gpu"
+
+# The long ones: many kills, whole books.
+soak: .venv/dev
+	$(BIN)/pytest -m soak
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/core: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "error: $(PYTHON) is older than 3.10; make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/dev: .venv/core requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,159 @@
+"""The trainer as users start it: real processes, real checkpoints, real event files."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainer_runs import SMALL, metrics
+
+from pipeline.data.batches import collate
+from pipeline.data.order import GlobalOrder
+from pipeline.model import Locost, LocostConfig, load_model
+from pipeline.shards import Dataset
+
+pytestmark = pytest.mark.slow
+
+DROPOUT = ("--model.dropout", "0.1", "--train.validation_rouge", "true")
+
+
+def weights(run, name="last"):
+    return (run / name / "model" / "model.safetensors").read_bytes()
+
+
+def wait_for(path, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"{path.name} did not appear"
+        time.sleep(0.02)
+
+
+def test_a_run_leaves_what_it_should(unbroken, trainer):
+    lines = metrics(unbroken, timing=True)
+    steps = [line for line in lines if "loss" in line]
+    validations = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in steps] == [*range(1, 11)]
+    assert [line["step"] for line in validations] == [5, 10]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert 0 <= validations[-1]["validation_mean_rouge"] <= 1
+    assert all(line["skipped_updates"] == 0 for line in steps)
+    assert (unbroken / "checkpoints" / "latest").read_text() == "step-00000010"
+    assert json.loads((unbroken / "FINISHED").read_text())["steps"] == 10
+    config = yaml.safe_load((unbroken / "config.yaml").read_text())
+    assert config["train"]["batch_size"] == 8 and config["model"]["d_model"] == 16
+    for name in ("last", "best"):
+        assert load_model(unbroken / name / "model").config.d_model == 16
+
+    events = EventAccumulator(str(unbroken / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [
+        (line["step"], pytest.approx(line["loss"])) for line in steps
+    ]
+    assert "validation/mean_rouge" in events.Tags()["scalars"]
+
+    status, text = trainer.run(unbroken, *DROPOUT)
+    assert status == 0 and "finished" in text
+
+
+def test_losses_equal_a_plain_loop_in_one_process(trainer, dataset_folder, tmp_path):
+    """fp32, two processes, two micro-batches, ZeRO-1 against torch alone: 1e-5."""
+    status, text = trainer.run(tmp_path / "run", "--train.precision", "fp32")
+    assert status == 0, text
+    dataset = Dataset(dataset_folder)
+    torch.manual_seed(0)
+    model = Locost(
+        LocostConfig(
+            vocab_size=dataset.manifest["tokenizer"]["vocab_size"],
+            **{SMALL[k].split(".")[1]: int(SMALL[k + 1]) for k in range(0, len(SMALL), 2)},
+        )
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+    for step, line in enumerate(line for line in metrics(tmp_path / "run") if "loss" in line):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (5 / max(step + 1, 5)) ** 0.5
+        batch = collate([dataset[ref.sample] for ref in order.samples(step)], 0, 0)
+        loss = model(batch.input_ids, batch.attention_mask, batch.labels).loss
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert line["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert line["gradient_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_a_killed_run_resumed_equals_the_unbroken_one(unbroken, trainer, tmp_path):
+    run = tmp_path / "run"
+    process = trainer.start(run, *DROPOUT)
+    wait_for(run / "checkpoints" / "step-00000004" / "COMPLETE", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    # what a kill in the middle of the next save would leave behind
+    (run / "checkpoints" / "step-00000008.tmp").mkdir(exist_ok=True)
+    (run / "metrics.jsonl").open("a").write('{"step": 9, "lo')
+    status, text = trainer.run(run, *DROPOUT)
+    assert status == 0, text
+    assert metrics(run) == metrics(unbroken)
+    assert weights(run) == weights(unbroken)
+    assert weights(run, "best") == weights(unbroken, "best")
+
+
+def test_a_damaged_newest_checkpoint_falls_back(unbroken, trainer, tmp_path):
+    run = tmp_path / "run"
+    status, text = trainer.run(run, *DROPOUT, "--train.keep_checkpoints", "3")
+    assert status == 0, text
+    newest = run / "checkpoints" / "step-00000010"
+    (newest / "model" / "model.safetensors").write_bytes(b"cut short")
+    (run / "FINISHED").unlink()
+    status, text = trainer.run(run, *DROPOUT, "--train.keep_checkpoints", "3")
+    assert status == 0 and "step-00000010 is incomplete" in text
+    assert metrics(run) == metrics(unbroken)
+    assert weights(run) == weights(unbroken)
+
+
+def test_a_signal_stops_at_a_step_and_the_run_goes_on(unbroken, trainer, tmp_path):
+    run = tmp_path / "run"
+    process = trainer.start(run, *DROPOUT, processes=1)
+    wait_for(run / "metrics.jsonl", process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 85
+    assert not (run / "FINISHED").exists()
+    status, text = trainer.run(run, *DROPOUT, processes=1)
+    assert status == 0, text
+    assert [line["step"] for line in metrics(run) if "loss" in line] == [*range(1, 11)]
+
+
+def test_fine_tuning_starts_from_a_checkpoint(unbroken, trainer, tmp_path):
+    start = ("--model.init_from", str(unbroken / "best"), "--train.max_steps", "1")
+    status, text = trainer.run(tmp_path / "run", *start, "--train.peak_lr", "1e-9", processes=1)
+    assert status == 0, text
+    found = load_model(tmp_path / "run" / "last" / "model").state_dict()
+    for name, value in load_model(unbroken / "best" / "model").state_dict().items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
+
+    status, text = trainer.run(tmp_path / "other", *start, "--model.d_ff", "48", processes=1)
+    assert status == 2
+    assert "error: model.d_ff is 48" in text and "--model.d_ff 32" in text
+    assert "Traceback" not in text
+
+
+def test_another_run_in_the_folder_is_refused(unbroken, trainer, tmp_path):
+    status, text = trainer.run(unbroken, *DROPOUT, "--train.seed", "7")
+    assert status == 2
+    assert "seed: checkpoint 0, now 7" in text and "Traceback" not in text
+
+
+def test_a_folder_in_use_is_refused(trainer, tmp_path):
+    run = tmp_path / "run"
+    process = trainer.start(run, "--train.max_steps", "100000", processes=1)
+    wait_for(run / "metrics.jsonl", process)
+    status, text = trainer.run(run, processes=1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert status == 2 and "another process trains in this folder" in text
