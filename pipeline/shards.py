@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgpack
 import numpy as np
@@ -99,13 +99,17 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
 
 
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file so that it exists whole or not at all, whatever happens."""
     temporary = temporary_name(path)
     with temporary.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _sync(file)
     temporary.replace(path)
 
 
@@ -123,32 +127,36 @@ def write_shard(
     index = Path(f"{path}.npy")
     temporary_tar, temporary_index = temporary_name(tar), temporary_name(index)
     rows = []
-    with temporary_tar.open("wb") as file:
+    try:
         # An integer mtime: a fractional one costs an extra header of 1 KiB a sample.
-        writer = webdataset.TarWriter(file, mtime=0, encoder=False)
-        for key, sample in samples:
-            if "." in key or "/" in key:
-                raise ValueError(f"sample key {key!r} contains a dot or a slash")
-            payload = encode_sample(sample, id_dtype)
-            writer.write({"__key__": key, "mp": payload})
-            padded = -(-len(payload) // 512) * 512
-            offset = writer.tarstream.offset - padded
-            rows.append((offset, len(payload), len(sample.source), len(sample.target)))
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
-    with temporary_index.open("wb") as file:
-        np.save(file, np.array(rows, INDEX))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary_index.replace(index)
-    entry = {
-        "name": tar.stem,
-        "samples": len(rows),
-        "bytes": temporary_tar.stat().st_size,
-        "sha256": file_sha256(temporary_tar),
-    }
-    temporary_tar.replace(tar)
+        with (
+            temporary_tar.open("wb") as file,
+            webdataset.TarWriter(file, mtime=0, encoder=False) as writer,
+        ):
+            for key, sample in samples:
+                if "." in key or "/" in key:
+                    raise ValueError(f"sample key {key!r} contains a dot or a slash")
+                payload = encode_sample(sample, id_dtype)
+                writer.write({"__key__": key, "mp": payload})
+                padded = -(-len(payload) // 512) * 512
+                offset = writer.tarstream.offset - padded
+                rows.append((offset, len(payload), len(sample.source), len(sample.target)))
+            writer.close()
+            _sync(file)
+        with temporary_index.open("wb") as file:
+            np.save(file, np.array(rows, INDEX))
+            _sync(file)
+        entry = {
+            "name": tar.stem,
+            "samples": len(rows),
+            "bytes": temporary_tar.stat().st_size,
+            "sha256": file_sha256(temporary_tar),
+        }
+        temporary_index.replace(index)
+        temporary_tar.replace(tar)
+    finally:
+        temporary_tar.unlink(missing_ok=True)
+        temporary_index.unlink(missing_ok=True)
     return entry
 
 

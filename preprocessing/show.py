@@ -24,14 +24,14 @@ def manifest_table(dataset: Dataset) -> Iterator[str]:
         "samples": f"{len(dataset)} in {len(dataset.shards)} shards, "
         f"{sum(shard.bytes for shard in dataset.shards)} bytes, ids {dataset.id_dtype}",
         **{f"settings: {name}": value for name, value in manifest["settings"].items()},
-        "documents": counts["documents"],
-        "kept": counts["kept"],
-        **{f"excluded: {reason}": count for reason, count in counts["excluded"].items()},
+        "documents": counts.get("documents"),
+        "kept": counts.get("kept"),
+        **{f"excluded: {reason}": count for reason, count in counts.get("excluded", {}).items()},
     }
     for side in ("source", "target"):
-        lengths = manifest["lengths"][side]
+        lengths = manifest["lengths"].get(side, {})
         rows[f"{side} ids"] = ", ".join(f"{name} {value}" for name, value in lengths.items())
-        rows[f"{side}s truncated"] = counts[f"truncated_{side}s"]
+        rows[f"{side}s truncated"] = counts.get(f"truncated_{side}s")
     inputs = rows.pop("settings: inputs", [])
     width = max(map(len, rows))
     for name, value in rows.items():
