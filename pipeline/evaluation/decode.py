@@ -1,0 +1,104 @@
+"""From source ids to summaries: batches of similar length, greedy decoding, text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.model import Locost, load_model
+from pipeline.tokenizer import EOS_ID, FILE_NAME, PAD_ID, Tokenizer
+
+PRECISIONS = ("bf16", "fp32")
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """The model's folder: `checkpoint` itself, or the `model/` inside a kept checkpoint.
+
+    Raises ValueError when neither holds a model.
+    """
+    for folder in (checkpoint / "model", checkpoint):
+        if (folder / "config.json").is_file():
+            missing = [
+                name for name in ("model.safetensors", FILE_NAME) if not (folder / name).is_file()
+            ]
+            if missing:
+                raise ValueError(f"{folder} lacks {' and '.join(missing)}; save the model again")
+            return folder
+    raise ValueError(
+        f"{checkpoint} is no model: no config.json there or in its model/ folder; "
+        "give a kept checkpoint (RUN/checkpoints/best) or a model folder"
+    )
+
+
+def load(checkpoint: Path, device: torch.device) -> tuple[Locost, Tokenizer]:
+    """The model, in evaluation mode on the device, and the tokenizer that lies beside it."""
+    folder = model_folder(checkpoint)
+    return load_model(folder).to(device).eval(), Tokenizer(folder)
+
+
+def encode_source(tokenizer: Tokenizer, text: str, length: int = 0) -> np.ndarray:
+    """Ids (L,) of a document, ending with EOS, at most `length` of them; 0: the whole text."""
+    ids = tokenizer.encode(text)
+    return np.array([*(ids[: length - 1] if length else ids), EOS_ID], dtype=np.int64)
+
+
+def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Indices in batches of similar length, longest first: what does not fit fails at once.
+
+    A function of the lengths and the batch size alone, so that an example is always padded, and
+    rounded, alike, whoever generates it and after whatever interruption.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def generate_batch(
+    model: Locost,
+    tokenizer: Tokenizer,
+    sources: Sequence[np.ndarray],
+    max_new_tokens: int,
+    precision: str,
+    device: torch.device,
+) -> list[str]:
+    """Greedy summaries of one padded batch of sources, each (L,) ids ending with EOS."""
+    input_ids = torch.full((len(sources), max(map(len, sources))), PAD_ID)
+    mask = torch.zeros(input_ids.shape, dtype=torch.bool)
+    for row, source in enumerate(sources):
+        input_ids[row, : len(source)] = torch.from_numpy(np.asarray(source, dtype=np.int64))
+        mask[row, : len(source)] = True
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        outputs = model.generate(
+            input_ids.to(device),
+            attention_mask=None if mask.all() else mask.to(device),
+            max_new_tokens=max_new_tokens,
+        )
+    return [tokenizer.decode(_until_end(row)) for row in outputs.tolist()]
+
+
+def generate_summaries(
+    model: Locost,
+    tokenizer: Tokenizer,
+    sources: Sequence[np.ndarray],
+    max_new_tokens: int,
+    batch_size: int,
+    precision: str,
+    device: torch.device,
+) -> list[str]:
+    """Greedy summaries of the sources, in their order; each source is (L,) ids ending with EOS.
+
+    Works on the given model alone and asks no other process: each rank may give its own share.
+    """
+    summaries = [""] * len(sources)
+    for batch in length_batches([len(source) for source in sources], batch_size):
+        texts = generate_batch(
+            model, tokenizer, [sources[i] for i in batch], max_new_tokens, precision, device
+        )
+        for index, text in zip(batch, texts, strict=True):
+            summaries[index] = text
+    return summaries
+
+
+def _until_end(ids: list[int]) -> list[int]:
+    """Without the start token, up to the first EOS."""
+    return ids[1 : ids.index(EOS_ID)] if EOS_ID in ids else ids[1:]

@@ -1,0 +1,128 @@
+"""ROUGE by the reference package (rouge-score), its means and its bootstrap intervals."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from typing import TypedDict
+
+import numpy as np
+from rouge_score.rouge_scorer import RougeScorer
+
+from preprocessing.sentences import SPLITTER, split_sentences
+
+Scores = dict[str, float]
+
+TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+class Interval(TypedDict):
+    """A mean over examples and the ends of its 95 % bootstrap interval, in percent."""
+
+    value: float
+    low: float
+    high: float
+
+
+@lru_cache
+def _scorer(use_stemmer: bool) -> RougeScorer:
+    return RougeScorer(list(TYPES), use_stemmer=use_stemmer)
+
+
+def by_line(text: str) -> str:
+    """The text with one sentence a line, as ROUGE-Lsum wants it."""
+    return "\n".join(split_sentences(text))
+
+
+def score_pairs(
+    prediction: str, references: Sequence[str], use_stemmer: bool = False
+) -> list[Scores]:
+    """F1 (0 to 1) of the prediction against each reference, for every type in TYPES.
+
+    `prediction` is any text; it is split here by the splitter that split the references, which
+    hold one sentence a line. Raises ValueError when there is no reference.
+    """
+    if not references:
+        raise ValueError("nothing to score against: the list of references is empty")
+    sentences = by_line(prediction)
+    pairs = (_scorer(use_stemmer).score(reference, sentences) for reference in references)
+    return [{name: float(pair[name].fmeasure) for name in TYPES} for pair in pairs]
+
+
+def mean(pairs: Sequence[Scores]) -> Scores:
+    """For each type the mean over the references."""
+    return {name: float(np.mean([pair[name] for pair in pairs])) for name in TYPES}
+
+
+def best(pairs: Sequence[Scores]) -> Scores:
+    """For each type the highest score over the references, as SCROLLS counts."""
+    return {name: max(pair[name] for pair in pairs) for name in TYPES}
+
+
+def score(prediction: str, references: Sequence[str], use_stemmer: bool = False) -> Scores:
+    """The mean of `score_pairs` over the references: with one reference, its F1 (0 to 1)."""
+    return mean(score_pairs(prediction, references, use_stemmer))
+
+
+def mean_rouge(scores: Scores, last: str = "rougeLsum") -> float:
+    """Mean ROUGE: the arithmetic mean of ROUGE-1, ROUGE-2 and `last`, in the unit of `scores`.
+
+    The paper takes rougeLsum for validation and for arXiv, PubMed and BookSum-Chapter, and rougeL
+    for GovReport, SummScreenFD and BookSum-Book.
+    """
+    return (scores["rouge1"] + scores["rouge2"] + scores[last]) / 3
+
+
+def readable(text: str) -> bool:
+    """Whether rouge-score finds a word in the text: it reads ASCII letters and digits only."""
+    return re.search(r"[a-z0-9]", text.lower()) is not None
+
+
+def aggregate(scores: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
+    """Corpus means in percent, with intervals: every type, `mean_rouge` and `mean_rouge_L`."""
+    return _intervals([_with_means(example) for example in scores], seed)
+
+
+def compare(ours: Sequence[Scores], theirs: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
+    """The mean of ours minus theirs, example by example, with paired bootstrap intervals."""
+    if len(ours) != len(theirs):
+        raise ValueError(f"cannot pair {len(ours)} scores with {len(theirs)}: same examples needed")
+    pairs = zip(map(_with_means, ours), map(_with_means, theirs), strict=True)
+    return _intervals([{name: a[name] - b[name] for name in a} for a, b in pairs], seed)
+
+
+def recipe(use_stemmer: bool = False) -> dict[str, str | bool | int | float]:
+    """What a reader needs to compute the same numbers."""
+    return {
+        "package": f"rouge-score {version('rouge-score')}",
+        "measure": "F1",
+        "stemmer": use_stemmer,
+        "sentences": SPLITTER,
+        "interval": f"bootstrap over examples, {RESAMPLES} resamples, {CONFIDENCE:.0%}",
+    }
+
+
+def _with_means(scores: Scores) -> Scores:
+    return {
+        **{name: scores[name] for name in TYPES},
+        "mean_rouge": mean_rouge(scores),
+        "mean_rouge_L": mean_rouge(scores, last="rougeL"),
+    }
+
+
+def _intervals(scores: Sequence[Scores], seed: int) -> dict[str, Interval]:
+    """Percentile bootstrap: each resample weighs the n examples by how often it drew them."""
+    if not scores:
+        raise ValueError("no scores to average")
+    names, n = list(scores[0]), len(scores)
+    values = np.array([[example[name] for name in names] for example in scores])
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = 100 * np.percentile(draws @ values / n, [tail, 100 - tail], axis=0)
+    mean = 100 * values.mean(axis=0)
+    return {
+        name: Interval(value=float(mean[i]), low=float(low[i]), high=float(high[i]))
+        for i, name in enumerate(names)
+    }

@@ -1,0 +1,49 @@
+"""Nested settings as flat names, and rows as a Markdown table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.evaluation.rouge import Interval
+
+ROUGE_COLUMNS = {
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+    "mean_rouge": "Mean ROUGE",
+}
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, its names joined by dots: {"train.seed": 0, ...}."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """Rows under a header; `align` has an l (left) or an r (right) for each column."""
+    rule = [":--" if side == "l" else "--:" for side in align]
+    lines = [header, rule, *([cell.replace("|", "&#124;") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def rouge_table(systems: Mapping[str, Mapping[str, Interval]]) -> str:
+    """One row a system: the four ROUGE types and Mean ROUGE, F1 in percent."""
+    rows = [
+        [name, *(f"{scores[column]['value']:.2f}" for column in ROUGE_COLUMNS)]
+        for name, scores in systems.items()
+    ]
+    return markdown_table(["system", *ROUGE_COLUMNS.values()], rows, align="lrrrrr")
+
+
+def signed(difference: Interval) -> str:
+    """A difference and its interval as text: +1.23 (95 % interval +0.50 to +1.90)."""
+    return (
+        f"{difference['value']:+.2f} (95 % interval "
+        f"{difference['low']:+.2f} to {difference['high']:+.2f})"
+    )

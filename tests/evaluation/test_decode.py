@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import torch
+
+from pipeline.evaluation.decode import (
+    encode_source,
+    generate_summaries,
+    length_batches,
+    load,
+    model_folder,
+)
+from pipeline.shards import Dataset
+from pipeline.tokenizer import Tokenizer
+
+CPU = torch.device("cpu")
+
+
+def one_by_one(model, tokenizer, sources, max_new_tokens):
+    """Each source alone, unpadded, cut at EOS by hand."""
+    texts = []
+    for source in sources:
+        ids = model.generate(
+            torch.tensor([source.astype(np.int64).tolist()]), max_new_tokens=max_new_tokens
+        )[0].tolist()
+        assert ids.pop(0) == 0
+        texts.append(tokenizer.decode(ids[: ids.index(1)] if 1 in ids else ids))
+    return texts
+
+
+def test_batched_summaries_are_those_of_each_source_alone_in_order(checkpoint, dataset_folder):
+    model, tokenizer = load(checkpoint, CPU)
+    dataset = Dataset(dataset_folder)
+    sources = [dataset[i].source for i in range(len(dataset))]
+    expected = one_by_one(model, tokenizer, sources, 8)
+    assert len(set(expected)) > 5, "a model that ignores its source would prove nothing"
+    for batch_size in (7, 26):
+        found = generate_summaries(model, tokenizer, sources, 8, batch_size, "fp32", CPU)
+        assert found == expected
+
+
+def test_bf16_autocast_runs_and_the_training_mode_is_left_as_it_was(checkpoint, dataset_folder):
+    model, tokenizer = load(checkpoint, CPU)
+    dataset = Dataset(dataset_folder)
+    model.train()
+    texts = generate_summaries(model, tokenizer, [dataset[0].source], 5, 4, "bf16", CPU)
+    assert len(texts) == 1
+    assert model.training
+    assert generate_summaries(model, tokenizer, [], 5, 4, "fp32", CPU) == []
+
+
+def test_batches_hold_every_index_once_longest_first():
+    lengths = [3, 9, 1, 9, 4, 4, 2]
+    batches = length_batches(lengths, 3)
+    assert batches == [[1, 3, 4], [5, 0, 6], [2]]
+    assert length_batches([], 3) == []
+
+
+def test_encode_source_cuts_before_eos(tokenizer_path):
+    tokenizer = Tokenizer(tokenizer_path)
+    text = "the river runs past an old stone mill"
+    whole = tokenizer.encode(text)
+    assert encode_source(tokenizer, text).tolist() == [*whole, 1]
+    assert encode_source(tokenizer, text, 4).tolist() == [*whole[:3], 1]
+    assert encode_source(tokenizer, text, 10_000).tolist() == [*whole, 1]
+
+
+def test_a_model_is_found_in_a_checkpoint_or_as_a_folder_and_else_refused(checkpoint, tmp_path):
+    assert model_folder(checkpoint) == model_folder(checkpoint / "model") == checkpoint / "model"
+    with pytest.raises(ValueError, match="no model"):
+        model_folder(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"lacks model\.safetensors and tokenizer\.model"):
+        model_folder(tmp_path)

@@ -1,0 +1,277 @@
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rouge_score.rouge_scorer import RougeScorer
+
+from pipeline.distributed import World
+from pipeline.evaluation import run
+from pipeline.evaluation.run import Examples, Options, derangement, evaluate, lead
+from pipeline.shards import Dataset
+from preprocessing.sentences import split_sentences
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+CLI = Path(__file__).resolve().parents[2] / "pipeline" / "evaluate.py"
+FILES = ("predictions-lead.jsonl", "predictions-model.jsonl", "predictions-permuted.jsonl")
+
+
+@pytest.fixture
+def options(checkpoint, dataset_folder, tmp_path) -> Options:
+    return Options(
+        checkpoint=checkpoint,
+        data=dataset_folder,
+        output=tmp_path / "out",
+        max_new_tokens=10,
+        batch_size=4,
+        precision="fp32",
+        lead_sentences=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint, dataset_folder, tmp_path_factory) -> Path:
+    """The output of one undisturbed evaluation."""
+    output = tmp_path_factory.mktemp("evaluation") / "out"
+    options = Options(
+        checkpoint=checkpoint,
+        data=dataset_folder,
+        output=output,
+        max_new_tokens=10,
+        batch_size=4,
+        precision="fp32",
+        lead_sentences=1,
+    )
+    assert evaluate(options, ALONE)[1]
+    return output
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_scores_equal_the_package_called_by_hand_on_the_stored_references(finished, dataset_folder):
+    results = json.loads((finished / "results.json").read_text())
+    dataset = Dataset(dataset_folder)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"])
+    for system in ("model", "lead", "permuted"):
+        records = lines(finished / f"predictions-{system}.jsonl")
+        assert [record["id"] for record in records] == [s.metadata["id"] for s in dataset]
+        by_hand = [
+            scorer.score(
+                sample.metadata["references"][0], "\n".join(split_sentences(record["prediction"]))
+            )
+            for record, sample in zip(records, dataset, strict=True)
+        ]
+        for name in ("rouge1", "rouge2", "rougeL", "rougeLsum"):
+            mean = np.mean([scores[name].fmeasure for scores in by_hand])
+            assert results["systems"][system][name]["value"] == pytest.approx(100 * mean)
+    # The tiny set's summary is the document's first sentence.
+    assert results["systems"]["lead"]["mean_rouge"]["value"] == pytest.approx(100)
+    assert results["examples"] == 26
+    assert results["settings"]["dataset"]["fingerprint"] == dataset.fingerprint
+    difference = results["model_minus"]["lead"]["rouge1"]["value"]
+    assert difference == pytest.approx(results["systems"]["model"]["rouge1"]["value"] - 100)
+
+
+def test_permuted_is_the_model_on_another_document(finished):
+    records = lines(finished / "predictions-model.jsonl")
+    permuted = lines(finished / "predictions-permuted.jsonl")
+    donors = derangement(len(records))
+    assert [record["prediction"] for record in permuted] == [
+        records[donor]["prediction"] for donor in donors
+    ]
+    assert [record["references"] for record in permuted] == [r["references"] for r in records]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 101])
+def test_a_derangement_gives_each_document_another_and_uses_each_once(count):
+    donors = derangement(count)
+    assert sorted(donors) == list(range(count))
+    assert all(donor != index for index, donor in enumerate(donors))
+    assert donors == derangement(count)
+
+
+def test_one_document_has_no_other(options):
+    with pytest.raises(ValueError, match="at least 2 documents"):
+        evaluate(replace(options, limit=1), ALONE)
+    assert not options.output.exists()
+    assert evaluate(replace(options, limit=1, systems=("model",)), ALONE)[1]
+
+
+def test_a_stopped_evaluation_goes_on_and_ends_in_the_same_files(options, finished, monkeypatch):
+    """Stopped after three batches, in the middle of a line, then again; nothing is made twice."""
+    generate, calls = run.generate_batch, []
+
+    def failing(*arguments):
+        if len(calls) in (3, 5):
+            calls.append("stopped")
+            raise KeyboardInterrupt
+        calls.append(arguments[2])
+        return generate(*arguments)
+
+    monkeypatch.setattr(run, "generate_batch", failing)
+    part = options.output / "predictions-model.part-0.jsonl"
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(options, ALONE)
+        part.write_bytes(part.read_bytes()[:-20])
+    assert evaluate(options, ALONE)[1]
+    assert contents(options.output) == contents(finished)
+    # Seven batches in all; those cut short were made again, whole, and no other.
+    assert len(calls) - calls.count("stopped") == 7 + 2
+
+
+def test_a_complete_evaluation_is_left_alone(options, finished, monkeypatch):
+    shutil.copytree(finished, options.output)
+    monkeypatch.setattr(run, "load", lambda *_: pytest.fail("the model was loaded for nothing"))
+    before = {path: path.stat().st_mtime_ns for path in options.output.iterdir()}
+    results, worked = evaluate(options, ALONE)
+    assert not worked
+    assert results == json.loads((finished / "results.json").read_text())
+    assert before == {path: path.stat().st_mtime_ns for path in options.output.iterdir()}
+
+
+def test_systems_can_be_added_later(options, finished):
+    evaluate(replace(options, systems=("lead",)), ALONE)
+    assert list(json.loads((options.output / "results.json").read_text())["systems"]) == ["lead"]
+    evaluate(replace(options, systems=("model", "permuted")), ALONE)
+    assert contents(options.output) == contents(finished)
+    with pytest.raises(ValueError, match="add model to --systems"):
+        evaluate(replace(options, systems=("permuted",)), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"max_new_tokens": 11}, "decoding.max_new_tokens was 10, now 11"),
+        ({"source_length": 8}, "decoding.source_length was as in the dataset, now 8"),
+        ({"limit": 20}, "dataset.examples was 26, now 20"),
+    ],
+)
+def test_other_settings_are_refused_and_named(options, finished, change, named):
+    shutil.copytree(finished, options.output)
+    with pytest.raises(ValueError, match=re.escape(named)):
+        evaluate(replace(options, **change), ALONE)
+    assert contents(options.output) == contents(finished)
+
+
+def test_another_tokenizer_is_refused_with_both_hashes(options, checkpoint, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    model = other / "model" / "tokenizer.model"
+    # A trailing unknown protobuf field: another file, the same vocabulary.
+    model.write_bytes(model.read_bytes() + b"\xf8\x3f\x01")
+    with pytest.raises(ValueError, match=r"[0-9a-f]{64}.*[0-9a-f]{64}"):
+        evaluate(replace(options, checkpoint=other), ALONE)
+    assert not options.output.exists()
+
+
+def test_the_source_length_is_chosen_at_will(dataset_folder):
+    dataset = Dataset(dataset_folder)
+    whole, cut = Examples(dataset, source_length=0), Examples(dataset, source_length=9)
+    for index in range(len(dataset)):
+        stored = dataset[index].source
+        assert whole[index].source.tolist() == stored.tolist()
+        assert cut[index].source.tolist() == [*stored[:8].tolist(), 1]
+    assert len(Examples(dataset, limit=5)) == 5
+    assert len(Examples(dataset, limit=500)) == 26
+
+
+def test_lead_is_the_first_sentences():
+    assert lead("One is here. Two is there.\nThree.", 2) == "One is here. Two is there."
+    assert lead("One is here.", 3) == "One is here."
+
+
+def test_pretraining_shards_are_refused(options, dataset_folder, tmp_path):
+    folder = tmp_path / "pretraining"
+    shutil.copytree(dataset_folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "kind": "pretraining"}))
+    with pytest.raises(ValueError, match="pretraining samples"):
+        evaluate(replace(options, data=folder), ALONE)
+
+
+def command(options: Options) -> list[str]:
+    return [
+        f"--checkpoint={options.checkpoint}",
+        f"--data={options.data}",
+        f"--output={options.output}",
+        "--max_new_tokens=10",
+        "--batch_size=4",
+        "--precision=fp32",
+        "--lead_sentences=1",
+    ]
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_files_as_one(options, finished, tmp_path):
+    launch = [
+        *(sys.executable, "-m", "deepspeed.launcher.runner"),
+        *("-q", "--num_accelerators", "2", str(CLI)),
+    ]
+    done = subprocess.run(
+        [*launch, *command(options)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("| lead | 100.00 |") == 1
+    expected, found = contents(finished), contents(options.output)
+    assert found.keys() == expected.keys()
+    for name in FILES:
+        assert found[name] == expected[name]
+
+
+KILLED_AT_THE_FOURTH_BATCH = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+from pipeline import evaluate
+from pipeline.evaluation import run
+generate, calls = run.generate_batch, []
+def killing(*arguments):
+    calls.append(1)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return generate(*arguments)
+run.generate_batch = killing
+evaluate.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_keeps_its_batches_and_ends_in_the_same_files(options, finished):
+    program = [sys.executable, "-c", KILLED_AT_THE_FOURTH_BATCH, str(CLI.parents[1])]
+    done = subprocess.run([*program, *command(options)], capture_output=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    assert len(lines(options.output / "predictions-model.part-0.jsonl")) == 12
+    assert not (options.output / "results.json").exists()
+    assert evaluate(options, ALONE)[1]
+    assert contents(options.output) == contents(finished)
+
+
+@pytest.mark.slow
+def test_the_command_line_prints_a_table_and_one_line_for_an_error(options, tmp_path):
+    def call(*more: str) -> subprocess.CompletedProcess:
+        arguments = [sys.executable, str(CLI), *command(options), *more]
+        return subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    done = call("--systems", "model", "lead")
+    assert done.returncode == 0, done.stderr
+    assert "| system | ROUGE-1 | ROUGE-2 | ROUGE-L | ROUGE-Lsum | Mean ROUGE |" in done.stdout
+    assert "nothing to do" in call("--systems", "lead").stdout
+    refused = call("--max_new_tokens", "3")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: ") and refused.stderr.count("\n") == 1
+    missing = call("--data", str(tmp_path / "absent"))
+    assert missing.returncode == 2 and "absent" in missing.stderr
+    assert missing.stderr.count("\n") == 1

@@ -1,0 +1,31 @@
+import pytest
+
+from pipeline.evaluation.predictions import Predictions
+
+
+def record(index: int) -> dict:
+    return {"index": index, "prediction": f"naïve {index}\u2028"}
+
+
+def test_parts_of_several_processes_join_in_order_and_none_is_lost_or_twice(tmp_path):
+    store = Predictions(tmp_path, "model")
+    store.append([record(3), record(1)], rank=0)
+    store.append([record(0)], rank=1)
+    torn = tmp_path / "predictions-model.part-1.jsonl"
+    torn.write_bytes(torn.read_bytes() + b'{"index": 2, "pre')
+    # The torn line is missing, not read, and not glued to what comes next.
+    assert Predictions(tmp_path, "model").read() == [record(0), record(1), record(3)]
+    store.repair(rank=1)
+    store.append([record(2), record(3)], rank=1)
+    assert not store.complete
+    with pytest.raises(RuntimeError, match="4 predictions of 5"):
+        store.finish(5)
+    store.finish(4)
+    assert store.complete
+    assert store.read() == [record(i) for i in range(4)]
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions-model.jsonl"]
+
+
+def test_systems_do_not_mix(tmp_path):
+    Predictions(tmp_path, "lead").append([record(0)], rank=0)
+    assert Predictions(tmp_path, "model").read() == []
