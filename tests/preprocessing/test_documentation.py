@@ -1,0 +1,223 @@
+"""The documentation corpus: what is read, how it is split, and that nothing leaks."""
+
+import ast
+import gzip
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_up_text import tree
+
+from pipeline.shards import Dataset
+from pipeline.tokenizer import Tokenizer
+from preprocessing.documentation import (
+    REQUIREMENTS,
+    Module,
+    Pair,
+    docstrings,
+    find_modules,
+    leaked,
+    make_pair,
+    read_module,
+    required_distributions,
+    split_packages,
+    unwrap,
+    without_duplicates,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = "It goes on, and on, word after word. " * 20
+
+
+def test_docstrings_are_those_python_shows(tmp_path):
+    import textwrap
+
+    module = Module(Path(textwrap.__file__), "textwrap", "textwrap")
+    found = dict(docstrings(module))
+    assert found["textwrap"] == inspect.getdoc(textwrap)
+    assert found["textwrap.TextWrapper"] == inspect.getdoc(textwrap.TextWrapper)
+    assert found["textwrap.TextWrapper.fill"] == inspect.getdoc(textwrap.TextWrapper.fill)
+    assert found["textwrap.dedent"] == inspect.getdoc(textwrap.dedent)
+
+
+def test_files_meant_for_another_python_are_passed_over(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text('"""Text."""\nthis is no python')
+    assert docstrings(Module(path, "x", "x")) == []
+    path.write_bytes(b'"""Half a pair: \\ud800."""\nx = "\\d"\n')
+    assert docstrings(Module(path, "x", "x")) == [("x", "Half a pair: .")]
+
+
+def test_topics_are_texts_of_their_own():
+    import pydoc_data.topics
+
+    path = Path(pydoc_data.topics.__file__)
+    _, texts, pairs = read_module(Module(path, "pydoc_data", "pydoc_data.topics"))
+    assert {url for url, _ in texts} == {f"topics/{name}" for name in pydoc_data.topics.topics}
+    assert pairs == []
+
+
+def test_unwrap_joins_paragraphs_only():
+    text = """Return the value, which is
+    a number.
+
+    Parameters
+    ----------
+    x : int
+        The first
+        number.
+    y : int
+        The second.
+
+    - one item
+    - another
+
+    >>> f(1)
+    2
+    """
+    assert unwrap(inspect.cleandoc(text)).splitlines() == [
+        "Return the value, which is a number.",
+        "Parameters",
+        "x : int",
+        "The first number.",
+        "y : int",
+        "The second.",
+        "- one item",
+        "- another",
+        ">>> f(1) 2",
+    ]
+
+
+def test_unwrap_keeps_every_word():
+    for text in (inspect.getdoc(json), inspect.getdoc(subprocess), inspect.getdoc(ast)):
+        before, after = (re.findall(r"\w+", words) for words in (text, unwrap(text)))
+        assert after == before
+
+
+def test_pairs_follow_pep_257():
+    pair = make_pair("m.f", "m", f"Return the\n   sum of all.\n\n{LONG}")
+    assert pair == Pair("m.f", "m", LONG.strip(), "Return the sum of all.")
+    for useless in (
+        "Return the sum of all.",
+        "Return the sum of all.\n\nToo short a rest.",
+        f"Parameters:\n\n{LONG}",
+        f">>> print(1, 2, 3)\n\n{LONG}",
+        f".. deprecated:: 3.1 use another\n\n{LONG}",
+        f"{'word ' * 61}\n\n{LONG}",
+    ):
+        assert make_pair("m.f", "m", useless) is None
+
+
+def test_duplicates_and_leaks():
+    first = Pair("a", "p", "The document: itself.", "A summary of it all.")
+    copy = Pair("b", "q", "the  document, itself", "Another summary.")
+    assert without_duplicates([first, copy]) == [first]
+    other = Pair("c", "q", "Nobody else says these many words.", "Never seen elsewhere at all.")
+    short = Pair("d", "q", "Nor these either, or so it is said.", "Seen.")
+    pairs = [first, other, short]
+    assert leaked(pairs, ["Nothing of the kind."]) == set()
+    assert leaked(pairs, ["Here is\na SUMMARY of it\nall!", "unseen"]) == {"a", "d"}
+    assert leaked(pairs, ["and xnobody else says these many words too"]) == {"c"}
+
+
+def test_no_package_stands_in_two_splits_and_large_ones_train():
+    pairs = [
+        Pair(f"p{package}.{i}", f"p{package}", f"{package} {i}", "")
+        for package in range(150)
+        for i in range(300 if package == 0 else 1 + package % 9)
+    ]
+    splits = split_packages(pairs)
+    assert splits["p0"] == "train"
+    assert set(splits.values()) == {"train", "validation", "test"}
+    for split, share in (("test", 0.065), ("validation", 0.045)):
+        size = sum(splits[pair.package] == split for pair in pairs)
+        assert share * len(pairs) <= size <= share * len(pairs) + 9
+    assert split_packages(reversed(pairs)) == splits
+
+
+def test_the_packages_are_those_of_requirements():
+    names = {distribution.name.lower() for distribution in required_distributions(REQUIREMENTS)}
+    assert {"torch", "sympy", "numpy"} <= names  # sympy is required by torch, not by us
+    assert names.isdisjoint({"pytest", "ruff", "mypy", "pip"})
+    modules = find_modules(REQUIREMENTS)
+    found = {module.package for module in modules}
+    assert {"json", "torch", "pydoc_data"} <= found
+    assert found.isdisjoint({"test", "pytest", "_pytest", "mypy"})
+    assert len({module.name for module in modules}) == len(modules)
+
+
+@pytest.fixture(scope="module")
+def documentation(tmp_path_factory) -> Path:
+    """The corpus of a part of the files, written by the command line."""
+    output = tmp_path_factory.mktemp("documentation") / "text"
+    run("preprocessing/documentation.py", "--output", output, "--limit_files", 1200)
+    return output
+
+
+def run(script: str, *options: object, hash_seed: str = "1") -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / script), *map(str, options)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def read_pairs(folder: Path, split: str) -> list[dict]:
+    with (folder / f"summaries-{split}.jsonl").open() as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.slow
+def test_the_corpus_is_the_same_every_time(documentation, tmp_path):
+    options = ["--output", tmp_path / "again", "--limit_files", 1200]
+    run("preprocessing/documentation.py", *options, hash_seed="2")
+    assert tree(tmp_path / "again") == tree(documentation)
+
+
+@pytest.mark.slow
+def test_splits_share_neither_packages_nor_documents(documentation):
+    packages, documents = set(), set()
+    for split in ("train", "validation", "test"):
+        pairs = read_pairs(documentation, split)
+        assert len(pairs) >= 20
+        mine = {pair["id"].split(".")[0] for pair in pairs}
+        assert packages.isdisjoint(mine)
+        packages |= mine
+        texts = {" ".join(pair["document"].split()) for pair in pairs}
+        assert len(texts) == len(pairs)
+        assert documents.isdisjoint(texts)
+        documents |= texts
+
+
+@pytest.mark.slow
+def test_no_held_out_text_occurs_in_the_pretraining_shards(documentation, tmp_path):
+    inputs = ["--input", documentation / "documentation-*.json.gz"]
+    model, output = tmp_path / "m.model", tmp_path / "shards"
+    options = ["--vocab_size", 2000, "--max_sentences", 10_000, "--output", model]
+    run("preprocessing/tokenizer.py", "train", *inputs, *options)
+    lengths = ["--source_length", 100_000, "--target_length", 100_000]
+    options = [*inputs, "--tokenizer", model, "--output", output, *lengths]
+    run("preprocessing/pretrain.py", *options)
+
+    dataset, tokenizer = Dataset(output), Tokenizer(output)
+    raw = []
+    for path in documentation.glob("documentation-*.json.gz"):
+        with gzip.open(path) as file:
+            raw += [json.loads(line)["text"] for line in file]
+    decoded = [
+        tokenizer.decode(ids) for sample in dataset for ids in (sample.source, sample.target)
+    ]
+    everything = "\n".join(" ".join(text.split()) for text in raw + decoded)
+    names = [pair["summary"] for pair in read_pairs(documentation, "train")]
+    assert sum(name in everything for name in names) > len(names) // 2  # the search does find
+    for split in ("validation", "test"):
+        for pair in read_pairs(documentation, split):
+            assert " ".join(pair["summary"].split()) not in everything, pair["id"]
+            assert " ".join(pair["document"].split()) not in everything, pair["id"]

@@ -1,0 +1,311 @@
+"""Pre-training shards: right samples, honest counts, the same bytes however they are made."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset
+from made_up_text import c4_lines, tree, write_lines
+
+from pipeline.shards import Dataset
+from pipeline.tokenizer import Tokenizer
+from preprocessing import pretrain
+from preprocessing.gap_sentences import select_gap_sentences
+from preprocessing.sentences import split_sentences
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+
+
+def arguments(corpus: Path, tokenizer: Path, output: Path, *more: object) -> list[str]:
+    options = ["--input", corpus / "c4-*", "--tokenizer", tokenizer, "--output", output, *more]
+    return [str(option) for option in options]
+
+
+def launch(*options: str, ranks: int = 0, **environment: str) -> subprocess.CompletedProcess:
+    mpirun = [MPIRUN, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks else []
+    return subprocess.run(
+        [*mpirun, sys.executable, str(ROOT / "preprocessing/pretrain.py"), *options],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            **environment,
+        },
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tokenizer_path, tmp_path_factory) -> Path:
+    """The shards of the small corpus, made by one process in one go."""
+    output = tmp_path_factory.mktemp("undisturbed") / "c4"
+    result = launch(*arguments(corpus, tokenizer_path, output))
+    assert result.returncode == 0, result.stderr
+    return output
+
+
+def test_samples_are_the_documents_cut_in_two(undisturbed, corpus, tokenizer_path):
+    tokenizer = Tokenizer(tokenizer_path)
+    texts = {}
+    for path in corpus.iterdir():
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for record in map(json.loads, file):
+                texts[record["url"]] = record["text"]
+    dataset = Dataset(undisturbed)
+    assert len(dataset) > 80
+    for sample in dataset:
+        sentences = split_sentences(texts.pop(sample.metadata["url"]))
+        gaps = sample.metadata["gap_sentences"]
+        assert gaps == select_gap_sentences(sentences)
+        rest = [s for i, s in enumerate(sentences) if i not in gaps]
+        # Sentences are encoded one by one; words never cross their borders.
+        assert sample.source.tolist() == [*tokenizer.encode(" ".join(rest)), 1]
+        assert sample.target.tolist() == [
+            *tokenizer.encode(" ".join(sentences[i] for i in gaps)),
+            1,
+        ]
+        start = 0
+        for end, gap in zip(sample.metadata["target_sentence_ends"], gaps, strict=True):
+            assert sample.target[start:end].tolist() == tokenizer.encode(sentences[gap])
+            start = end
+    assert all(len(split_sentences(text)) < 5 for text in texts.values())  # the excluded ones
+
+
+def test_manifest_counts_add_up(undisturbed):
+    dataset = Dataset(undisturbed)
+    counts, lengths = dataset.manifest["counts"], dataset.manifest["lengths"]
+    assert counts["documents"] == 120
+    assert counts["kept"] == len(dataset)
+    assert counts["excluded"].keys() == {"too few sentences"}
+    assert counts["kept"] + sum(counts["excluded"].values()) == counts["documents"]
+    assert [shard.name for shard in dataset.shards] == [f"c4-0000{i}-00000" for i in range(3)]
+    for side in ("source", "target"):
+        stored = np.array([len(getattr(sample, side)) for sample in dataset])
+        assert counts[f"truncated_{side}s"] == 0
+        assert lengths[side]["mean"] == pytest.approx(stored.mean(), abs=0.01)
+        assert lengths[side]["max"] == stored.max()
+        for name, share in (("median", 0.5), ("p90", 0.9)):
+            assert lengths[side][name] == np.quantile(stored, share, method="inverted_cdf")
+        index = np.concatenate([dataset.index(k)[f"{side}_length"] for k in range(3)])
+        np.testing.assert_array_equal(index, stored)
+
+
+def test_webdataset_reads_the_same_samples(undisturbed):
+    dataset = Dataset(undisturbed)
+    tars = [str(undisturbed / f"{shard.name}.tar") for shard in dataset.shards]
+    read = list(webdataset.WebDataset(tars, shardshuffle=False).decode())
+    assert len(read) == len(dataset) == len({record["__key__"] for record in read})
+    for record, sample in zip(read, dataset, strict=True):
+        assert record["mp"]["source"] == sample.source.tobytes()
+        assert record["mp"]["target"] == sample.target.tobytes()
+        assert record["mp"]["url"] == sample.metadata["url"]
+
+
+def test_truncation_keeps_eos_and_the_choice(
+    command, undisturbed, corpus, tokenizer_path, tmp_path
+):
+    options = arguments(corpus, tokenizer_path, tmp_path / "c4")
+    command(pretrain.main, *options, "--source_length", 50, "--target_length", 20)
+    cut, whole = Dataset(tmp_path / "c4"), Dataset(undisturbed)
+    for short, long in zip(cut, whole, strict=True):
+        for side, limit in (("source", 50), ("target", 20)):
+            ids, full = getattr(short, side), getattr(long, side)
+            assert ids[-1] == 1
+            assert len(ids) == min(limit, len(full))
+            np.testing.assert_array_equal(ids[:-1], full[: len(ids) - 1])
+        assert short.metadata["gap_sentences"] == long.metadata["gap_sentences"]
+        ends = short.metadata["target_sentence_ends"]
+        assert ends[-1] == len(short.target) - 1
+        assert ends[:-1] == long.metadata["target_sentence_ends"][: len(ends) - 1]
+    counts = cut.manifest["counts"]
+    for side, limit in (("source", 50), ("target", 20)):
+        longer = sum(len(getattr(sample, side)) > limit for sample in whole)
+        assert counts[f"truncated_{side}s"] == longer > 0
+    assert cut.manifest["lengths"] == whole.manifest["lengths"]  # of the texts, not of the cuts
+
+
+def test_bad_records_are_counted_by_reason(command, tokenizer_path, tmp_path):
+    good = c4_lines(5, 1)[0]
+    text = json.loads(good)["text"]
+    lines = [
+        good.encode(),
+        b"{not json",
+        b'["a list"]',
+        b"",
+        b'{"url": "x"}',
+        b'{"text": 3}',
+        b'{"text": "  \\n"}',
+        b'{"text": "caf\xe9"}',
+        b'{"text": "half a pair: \\ud800"}',
+        b'{"text": "One. Two."}',
+        b"[" * 100_000,
+        json.dumps({"text": "\u200b\n" * 6}).encode(),  # six 'sentences' without a single id
+        json.dumps({"text": text + "\0"}).encode(),
+    ]
+    (tmp_path / "c4-0.jsonl").write_bytes(b"\n".join(lines))
+    command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
+    counts = Dataset(tmp_path / "out").manifest["counts"]
+    assert counts == {
+        "documents": 12,
+        "kept": 2,
+        "excluded": {
+            "bad encoding": 2,
+            "empty": 2,
+            "no text": 2,
+            "not JSON": 3,
+            "too few sentences": 1,
+        },
+        "truncated_sources": 0,
+        "truncated_targets": 0,
+    }
+
+
+def test_an_empty_file_makes_an_empty_shard(command, tokenizer_path, tmp_path):
+    write_lines(tmp_path / "c4-0.jsonl", [])
+    write_lines(tmp_path / "c4-1.json.gz", c4_lines(1, 9))
+    command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
+    dataset = Dataset(tmp_path / "out")
+    assert [shard.samples for shard in dataset.shards] == [0, len(dataset)]
+
+
+def test_refusals(command, corpus, tokenizer_path, tmp_path):
+    output = tmp_path / "out"
+
+    def refused(message: str, *options: object) -> None:
+        with pytest.raises(ValueError, match=message):
+            command(pretrain.main, *options)
+        assert not (output / "manifest.json").exists()
+
+    good = arguments(corpus, tokenizer_path, output)
+    refused("no tokenizer at", *arguments(corpus, tmp_path / "none", output))
+    refused("no file matches --input", *arguments(tmp_path, tokenizer_path, output))
+    refused("--source_length is 1, expected at least 2", *good, "--source_length", 1)
+    refused("ratio is 1.5", *good, "--ratio", 1.5)
+    assert not output.exists()
+
+    write_lines(tmp_path / "empty/c4-0.jsonl", ["", " "])
+    refused("hold no documents", *arguments(tmp_path / "empty", tokenizer_path, output))
+    output = tmp_path / "out2"
+    write_lines(tmp_path / "useless/c4-0.jsonl", ["{}", '{"text": "One."}'])
+    refused("no document could be used", *arguments(tmp_path / "useless", tokenizer_path, output))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+def test_corrupt_gzip_is_named_and_never_complete(command, tokenizer_path, tmp_path, damage):
+    write_lines(tmp_path / "c4-0.jsonl", c4_lines(0, 9))
+    path = write_lines(tmp_path / "c4-1.json.gz", c4_lines(1, 200))
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 0xFF
+    else:
+        content = bytearray(gzip.decompress(content))
+    path.write_bytes(content)
+    output = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"c4-1\.json\.gz is corrupt or cut short after line"):
+        command(pretrain.main, *arguments(tmp_path, tokenizer_path, output))
+    assert not (output / "manifest.json").exists()
+    assert (output / "out-00000-00000.tar").exists()  # what was right stays done
+    assert not list(output.glob("out-00001*"))
+
+
+def test_a_restart_does_only_what_is_missing(
+    command, undisturbed, corpus, tokenizer_path, tmp_path
+):
+    output = Path(shutil.copytree(undisturbed, tmp_path / "c4"))
+    (output / "manifest.json").unlink()
+    (output / ".items/00001.json").unlink()
+    (output / "c4-00002-00000.tar").unlink()
+    (output / ".c4-00001-00000.tar.node-1.tmp").write_bytes(b"of a killed run")
+    untouched = (output / "c4-00000-00000.tar").stat().st_ino
+    command(pretrain.main, *arguments(corpus, tokenizer_path, output))
+    assert tree(output) == tree(undisturbed)
+    assert (output / "c4-00000-00000.tar").stat().st_ino == untouched
+
+
+def test_other_settings_are_refused(command, undisturbed, corpus, tokenizer_path, tmp_path):
+    output = Path(shutil.copytree(undisturbed, tmp_path / "c4"))
+    same = arguments(corpus, tokenizer_path, output)
+    with pytest.raises(ValueError, match=r"ratio was 0\.2, is 0\.5; source_length was 4096, is 8"):
+        command(pretrain.main, *same, "--ratio", 0.5, "--source_length", 8)
+    changed = Path(shutil.copytree(corpus, tmp_path / "changed"))
+    write_lines(changed / "c4-1.json.gz", c4_lines(1, 41))
+    with pytest.raises(ValueError, match=r"inputs was .*c4-1\.json\.gz"):
+        command(pretrain.main, *arguments(changed, tokenizer_path, output))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.json").write_text("{}")
+    with pytest.raises(ValueError, match="already holds a dataset"):
+        command(pretrain.main, *arguments(corpus, tokenizer_path, foreign))
+    assert tree(output) == tree(undisturbed)
+
+
+@pytest.mark.slow
+def test_ranks_make_the_same_bytes(undisturbed, corpus, tokenizer_path, tmp_path):
+    result = launch(*arguments(corpus, tokenizer_path, tmp_path / "c4"), ranks=2)
+    assert result.returncode == 0, result.stderr
+    assert tree(tmp_path / "c4") == tree(undisturbed)
+
+
+@pytest.mark.slow
+def test_user_errors_are_one_line_and_status_2(corpus, tokenizer_path, tmp_path):
+    output = tmp_path / "out"
+    result = launch(*arguments(corpus, tmp_path / "none.model", output))
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: no tokenizer at")
+    assert result.stderr.count("\n") == 1
+    # Tasks that MPI does not join would each do everything.
+    alone = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}
+    result = launch(*arguments(corpus, tokenizer_path, output), **alone)
+    assert result.returncode == 2
+    assert "mpirun --bind-to none -n 4" in result.stderr
+    assert not output.exists()
+
+
+@pytest.mark.slow
+def test_a_failing_rank_ends_the_job(tokenizer_path, tmp_path):
+    write_lines(tmp_path / "c4-0.jsonl", c4_lines(0, 9))
+    path = write_lines(tmp_path / "c4-1.json.gz", c4_lines(1, 200))  # the item of rank 1
+    path.write_bytes(path.read_bytes()[:-500])
+    result = launch(*arguments(tmp_path, tokenizer_path, tmp_path / "out"), ranks=2)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count("error: ") == 1
+    assert "c4-1.json.gz is corrupt" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_then_the_same_bytes(tokenizer_path, tmp_path):
+    for number in range(4):
+        write_lines(tmp_path / f"c4-{number}.json.gz", c4_lines(number, 500))
+    started = time.monotonic()
+    whole = launch(*arguments(tmp_path, tokenizer_path, tmp_path / "undisturbed/c4"))
+    duration = time.monotonic() - started
+    assert whole.returncode == 0, whole.stderr
+    options = arguments(tmp_path, tokenizer_path, tmp_path / "killed/c4")
+    rng = random.Random(0)
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "preprocessing.pretrain", *options],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(rng.uniform(0.3, 0.9) * duration)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert launch(*options).returncode == 0
+    assert tree(tmp_path / "killed/c4") == tree(tmp_path / "undisturbed/c4")
