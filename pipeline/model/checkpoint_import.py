@@ -129,9 +129,12 @@ def import_weights(
     Copies of the embedding (encoder, decoder, and the head of a tied model) must equal it. Raises
     ValueError that names differing copies, missing and surplus keys, and wrong shapes.
     """
+    if "shared.weight" not in published:
+        raise ValueError(f"{origin}: not published LOCOST weights: missing shared.weight")
+    embedding = published["shared.weight"]
     copies = (*_COPIES, "lm_head.weight") if config.tie_embeddings else _COPIES
     for name in copies:
-        if name in published and not torch.equal(published[name], published["shared.weight"]):
+        if not torch.equal(published.get(name, embedding), embedding):
             raise ValueError(
                 f"{origin}: {name} differs from shared.weight, which it should copy"
                 + (

@@ -27,10 +27,10 @@ def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None =
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, {"format": "pt"}))
     if tokenizer is not None:
         _replace(folder / TOKENIZER, lambda path: shutil.copyfile(tokenizer, path))
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, {"format": "pt"}))
     text = json.dumps({"architecture": ARCHITECTURE, **asdict(model.config)}, indent=2) + "\n"
     _replace(folder / CONFIG, lambda path: path.write_text(text))
 

@@ -59,7 +59,7 @@ class Locost(nn.Module):
         of -100 have no loss, which is the mean (or the sum) over all others. Raises ValueError
         naming the argument that is impossible.
         """
-        check_inputs(self.config, input_ids, attention_mask, labels)
+        check_inputs(self.config, input_ids, attention_mask, labels, loss_reduction == "mean")
         states = self.encode(input_ids, attention_mask)
         if labels is None:
             return LocostOutput(None, None, states)
@@ -97,7 +97,7 @@ class Locost(nn.Module):
         `min_new_tokens`. Stops when all rows ended, or after `max_new_tokens`. Dropout is off
         meanwhile. Raises ValueError naming the argument that is impossible.
         """
-        check_inputs(self.config, input_ids, attention_mask, None)
+        check_inputs(self.config, input_ids, attention_mask)
         if not 0 <= min_new_tokens <= max_new_tokens or max_new_tokens < 1:
             raise ValueError(
                 f"max_new_tokens={max_new_tokens}, min_new_tokens={min_new_tokens}: give at least "
@@ -130,11 +130,16 @@ def ssm_parameter_names(model: nn.Module) -> set[str]:
 
 
 def check_inputs(
-    config: LocostConfig, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None
+    config: LocostConfig,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
+    needs_target: bool = False,
 ) -> None:
     """Refuse impossible inputs with a ValueError that names the argument.
 
-    Values are looked at in one transfer from the device.
+    `needs_target`: labels that are all ignored have no mean loss, but a sum. Values are looked at
+    in one transfer from the device.
     """
     for name, ids in (("input_ids", input_ids), ("labels", labels)):
         if ids is not None and (ids.dim() != 2 or 0 in ids.shape):
@@ -148,7 +153,8 @@ def check_inputs(
         )
     outside = [_outside(config, input_ids).any()]
     if labels is not None:
-        outside.append((_outside(config, labels) & (labels != IGNORED)).any())
+        ignored = labels == IGNORED
+        outside += [(_outside(config, labels) & ~ignored).any(), ignored.all()]
     if attention_mask is not None:
         outside.append(~attention_mask.bool().any(1).all())
     flags = torch.stack(outside).tolist()
@@ -157,6 +163,8 @@ def check_inputs(
         raise ValueError(f"input_ids: an id is outside the vocabulary; {allowed}")
     if labels is not None and flags[1]:
         raise ValueError(f"labels: an id is outside the vocabulary; {allowed}, or {IGNORED}")
+    if labels is not None and flags[2] and needs_target:
+        raise ValueError(f"labels: all are {IGNORED}; give at least one target")
     if attention_mask is not None and flags[-1]:
         raise ValueError("attention_mask: a row is all zero; leave out rows without real tokens")
 

@@ -206,7 +206,8 @@ class BidirectionalSSM(nn.Module):
         parameters = (getattr(self, name) for name in KERNEL_PARAMETERS)
         return _StateSpaceConvolution.apply(k, *parameters)
 
+    @torch.no_grad()
     def kernels(self, length: int) -> Tensor:
-        """Causal and reverse kernel (2, H, length), without the skip."""
+        """Causal and reverse kernel (2, H, length), without the skip, to look at."""
         c, z = modes(self.inv_A_real, self.A_imag, self.log_dt, self.B, self.C)
         return Vandermonde(c, z, length, at_least_fp32(self.D.dtype)).kernel()
