@@ -46,6 +46,8 @@ HELD_OUT = {"test": 0.065, "validation": 0.045}  # shares of all pairs
 LARGEST_SHARE = 0.015  # a package with more pairs is for training: it would fill a split alone
 SHORTEST_DOCUMENT = 500  # characters
 SUMMARY_WORDS = (3, 60)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nothing else holds definitions
 # What begins a line of its own: list marks, prompts, fields, directives, described arguments.
 NEW_LINE = re.compile(
     r"[-*+•] |\d+[.)] |>>>|\.\.\.|:\w|\.\. |\*{0,2}[\w.]+( \([^)]*\))?:( |$)|[\w.]+ (--|:) "
@@ -140,14 +142,17 @@ def docstrings(module: Module) -> list[tuple[str, str]]:
     return list(_walk(tree, module.name))
 
 
-def _walk(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    if isinstance(node, kinds) and (text := ast.get_docstring(node)):
-        # Half surrogate pairs are legal in Python's strings, not in files.
-        yield name, text.encode(errors="ignore").decode()
-    for child in ast.iter_child_nodes(node):
-        inner = getattr(child, "name", None) if isinstance(child, kinds) else None
-        yield from _walk(child, f"{name}.{inner}" if inner else name)
+def _walk(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:
+    waiting: list[tuple[ast.AST, str]] = [(tree, name)]
+    while waiting:
+        node, name = waiting.pop()
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            # Half surrogate pairs are legal in Python's strings, not in files.
+            yield name, text.encode(errors="ignore").decode()
+        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, STATEMENTS)]
+        for child in reversed(inner):
+            own = f"{name}.{child.name}" if isinstance(child, DOCUMENTED[1:]) else name
+            waiting.append((child, own))
 
 
 def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
