@@ -307,6 +307,10 @@ def build(requirements: Path, limit_files: int | None) -> tuple[dict[str, bytes]
         counts[f"packages_{split}"] = len({pair.package for pair in kept})
         records = [{"id": p.id, "document": p.document, "summary": p.summary} for p in kept]
         files[f"summaries-{split}.jsonl"] = _json_lines(records)
+    if not all(counts[f"pairs_{split}"] for split in ("train", *HELD_OUT)):
+        raise ValueError(
+            f"{len(modules)} source files leave a split without pairs; give a larger --limit_files"
+        )
     documents = [
         {"text": text, "timestamp": "2000-01-01T00:00:00Z", "url": f"https://docs.invalid/{url}"}
         for text, url in texts.items()

@@ -239,30 +239,32 @@ def run(prepare: Callable[[], Job]) -> None:
 
 def _claim(job: Job) -> list[int]:
     """Make the output folder, or make sure that what it holds is this job's; the missing items."""
-    description = job.description
     path = job.output / ITEMS / "settings.json"
     if path.is_file():
-        before = json.loads(path.read_bytes())
-        differences = [
-            f"{name} was {_brief(before.get(name))}, is {_brief(description.get(name))}"
-            for name in {**before, **description}
-            if before.get(name) != description.get(name)
-        ]
+        differences = _differences(json.loads(path.read_bytes()), job.description)
         if differences:
             raise ValueError(
-                f"{job.output} holds results of other settings: {'; '.join(differences)}; "
+                f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
                 "choose another --output or delete it"
             )
     elif (job.output / shards.MANIFEST).exists():
         raise ValueError(f"{job.output} already holds a dataset; choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    shards.write_file(path, _json(description))
+    shards.write_file(path, _json(job.description))
     return [item for item in range(len(job.inputs)) if not _is_done(job, item)]
 
 
-def _brief(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What two descriptions disagree on, input by input."""
+    flat = [
+        {**description, **{f"input {i}": text for i, text in enumerate(description["inputs"])}}
+        for description in (before, now)
+    ]
+    return [
+        f"{name} was {flat[0].get(name)}, is {flat[1].get(name)}"
+        for name in {**flat[0], **flat[1]}
+        if name != "inputs" and flat[0].get(name) != flat[1].get(name)
+    ]
 
 
 def _make(job: Job, item: int, bar: Progress | None, note: str) -> None:
@@ -299,8 +301,9 @@ def _is_done(job: Job, item: int) -> bool:
     marker = json.loads(path.read_bytes())
     if marker["description"] != job.fingerprint:
         raise ValueError(f"{path} belongs to other settings; choose another --output")
-    tar = job.output / f"{marker['shard']['name']}.tar"
-    return tar.is_file() and tar.stat().st_size == marker["shard"]["bytes"]
+    shard = marker["shard"]
+    tar, index = (job.output / f"{shard['name']}{suffix}" for suffix in (".tar", ".npy"))
+    return tar.is_file() and index.is_file() and tar.stat().st_size == shard["bytes"]
 
 
 def _finish(job: Job) -> None:

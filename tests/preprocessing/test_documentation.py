@@ -15,6 +15,7 @@ from made_up_text import tree
 
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
+from preprocessing import documentation as documentation_command
 from preprocessing.documentation import (
     REQUIREMENTS,
     Module,
@@ -149,6 +150,12 @@ def test_the_packages_are_those_of_requirements():
     assert {"json", "torch", "pydoc_data"} <= found
     assert found.isdisjoint({"test", "pytest", "_pytest", "mypy"})
     assert len({module.name for module in modules}) == len(modules)
+
+
+def test_too_few_files_for_three_splits(command, tmp_path):
+    with pytest.raises(ValueError, match="give a larger --limit_files"):
+        command(documentation_command.main, "--output", tmp_path / "x", "--limit_files", 5)
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.fixture(scope="module")
