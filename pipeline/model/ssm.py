@@ -71,10 +71,9 @@ class Vandermonde:
         right.mul_(complex_pairs(self.right).conj())
         lags = torch.arange(self.inner * self.outer, device=grad.device, dtype=grad.dtype)
         grad_c = left.sum(2).conj().transpose(0, 1)
-        by_outer = weighted_sum(lags[:: self.inner], left)  # (H, 2, N)
-        grad_z = (self.c[:, :, 0] * by_outer.conj()).sum(1) + weighted_sum(
-            lags[: self.inner], right
-        )
+        by_outer = weighted_sum_(lags[:: self.inner], left)  # (H, 2, N)
+        by_inner = weighted_sum_(lags[: self.inner], right)  # (H, N)
+        grad_z = (self.c[:, :, 0] * by_outer.conj()).sum(1) + by_inner
         return grad_c.to(torch.complex128), grad_z.to(torch.complex128)
 
 
@@ -112,9 +111,9 @@ def real_pairs(x: Tensor) -> Tensor:
     return torch.view_as_real(x).flatten(-2)
 
 
-def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
-    """sum_p weights_p x[..., p, :] of complex x."""
-    return complex_pairs(weights @ real_pairs(x))
+def weighted_sum_(weights: Tensor, x: Tensor) -> Tensor:
+    """sum_p weights_p x[..., p, :] of complex x, which is overwritten."""
+    return complex_pairs(real_pairs(x).mul_(weights[:, None]).sum(-2))
 
 
 class _StateSpaceConvolution(torch.autograd.Function):
