@@ -7,24 +7,39 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write `text` under a temporary name, flush it to disk, then rename it to `path`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path`, unique to this process, to be renamed to `path` when whole."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+
+
+def flush_to_disk(file: IO[Any]) -> None:
+    """Bring what was written so far to disk, past the system's cache."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write under a temporary name, flush to disk, then rename: whole or not there at all."""
+    temporary = temporary_name(path)
+    with temporary.open("wb") as file:
+        file.write(content)
+        flush_to_disk(file)
     temporary.replace(path)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """`replace_bytes` of a text in UTF-8."""
+    replace_bytes(path, text.encode())
+
+
 def replace_json(path: Path, value: Any) -> None:
-    """`replace_text` of a JSON value."""
+    """`replace_bytes` of a JSON value."""
     replace_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def replace_link(link: Path, target: str) -> None:
     """Point the symbolic link at `target`, relative to its folder, in one step."""
-    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(link)
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     temporary.replace(link)

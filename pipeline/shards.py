@@ -10,15 +10,16 @@ and renamed; the manifest comes last, so a folder with a manifest is complete.
 import hashlib
 import json
 import mmap
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgpack
 import numpy as np
+
+from pipeline.files import flush_to_disk, replace_json, temporary_name
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -94,25 +95,6 @@ def id_dtype_for(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def temporary_name(path: Path) -> Path:
-    """A hidden name beside `path`, unique to this process, to be renamed to `path` when whole."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that it exists whole or not at all, whatever happens."""
-    temporary = temporary_name(path)
-    with temporary.open("wb") as file:
-        file.write(content)
-        _sync(file)
-    temporary.replace(path)
-
-
 def write_shard(
     path: str | Path, samples: Iterable[tuple[str, Sample]], id_dtype: str = "uint16"
 ) -> dict[str, Any]:
@@ -142,10 +124,10 @@ def write_shard(
                 offset = writer.tarstream.offset - padded
                 rows.append((offset, len(payload), len(sample.source), len(sample.target)))
             writer.close()
-            _sync(file)
+            flush_to_disk(file)
         with temporary_index.open("wb") as file:
             np.save(file, np.array(rows, INDEX))
-            _sync(file)
+            flush_to_disk(file)
         entry = {
             "name": tar.stem,
             "samples": len(rows),
@@ -164,7 +146,7 @@ def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
     """Check a manifest and write it; after this the folder counts as complete."""
     path = Path(folder) / MANIFEST
     check_manifest(manifest, path)
-    write_file(path, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+    replace_json(path, manifest)
 
 
 def check_manifest(manifest: dict[str, Any], path: Path) -> None:

@@ -31,8 +31,8 @@ from itertools import chain
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pipeline.files import replace_bytes, replace_json
 from pipeline.progress import progress
-from pipeline.shards import write_file
 from preprocessing.workers import run_command
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
@@ -357,8 +357,8 @@ def main() -> None:
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        write_file(output / name, content)
-    write_file(output / "report.json", (json.dumps(counts, indent=1) + "\n").encode())
+        replace_bytes(output / name, content)
+    replace_json(output / "report.json", counts)
     print("\n".join(f"{name}: {count}" for name, count in counts.items()))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import sentencepiece
 
-from pipeline.shards import write_file
+from pipeline.files import replace_bytes
 from pipeline.tokenizer import EOS_ID, PAD_ID, SENTINELS, UNK_ID, Tokenizer
 from preprocessing.corpora import find_inputs, read_c4
 from preprocessing.workers import run_command
@@ -121,7 +121,7 @@ def main() -> None:
         model = Tokenizer(options.input).path.read_bytes()
     output = Path(options.output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_file(output, model)
+    replace_bytes(output, model)
     tokenizer = Tokenizer(output)
     print(f"{output}: {tokenizer.vocab_size} ids, sha256 {tokenizer.sha256}")
 

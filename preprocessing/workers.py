@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import shards
+from pipeline.files import replace_bytes, replace_json
 from pipeline.progress import Progress
 from pipeline.shards import Sample
 from pipeline.tokenizer import EOS_ID, FILE_NAME, Tokenizer
@@ -250,7 +251,7 @@ def _claim(job: Job) -> list[int]:
     elif (job.output / shards.MANIFEST).exists():
         raise ValueError(f"{job.output} already holds a dataset; choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    shards.write_file(path, _json(job.description))
+    replace_json(path, job.description)
     return [item for item in range(len(job.inputs)) if not _is_done(job, item)]
 
 
@@ -287,7 +288,7 @@ def _make(job: Job, item: int, bar: Progress | None, note: str) -> None:
         "shard": entry,
         "statistics": statistics.to_json(),
     }
-    shards.write_file(_marker(job, item), _json(marker))
+    replace_json(_marker(job, item), marker)
 
 
 def _marker(job: Job, item: int) -> Path:
@@ -327,7 +328,7 @@ def _finish(job: Job) -> None:
         raise ValueError(f"no document could be used: {counts['excluded']}")
     for leftover in job.output.rglob(".*.tmp"):  # of runs that were killed
         leftover.unlink(missing_ok=True)
-    shards.write_file(job.output / FILE_NAME, job.tokenizer.path.read_bytes())
+    replace_bytes(job.output / FILE_NAME, job.tokenizer.path.read_bytes())
     manifest = {
         "format_version": shards.FORMAT_VERSION,
         "kind": job.kind,
@@ -397,7 +398,3 @@ def make_sample(
         np.array([*joined[1][: target_length - 1], EOS_ID]),
         {**metadata, "target_sentence_ends": sorted({int(end) for end in ends if end})},
     )
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
