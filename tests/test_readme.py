@@ -1,0 +1,92 @@
+"""Every command of the README is run, small, and `make` has the targets it names."""
+
+import gzip
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    re.sub(r"\s+# .*", "", line)
+    for block in re.findall(r"```bash\n(.*?)```", README, re.S)
+    for line in block.splitlines()
+]
+TINY = (
+    "--model.d_model 16 --model.d_ff 32 --model.state_dim 4 --model.encoder_layers 1 "
+    "--model.decoder_layers 1 --model.num_heads 2 --model.head_dim 8 --train.max_steps 2 "
+    "--train.batch_size 4 --train.validate_every 2 --train.max_new_tokens 4"
+)
+# What a command gets added, so that it ends in seconds here.
+SMALLER = {
+    "train.py": TINY,
+    "evaluate.py": "--max_new_tokens 4",
+    "tokenizer train": "--vocab_size 36",
+}
+ELSEWHERE = {
+    "make demo": "test_demo.py runs it (--quick)",
+    "make test": "this is part of it",
+    "tensorboard --logdir demo": "serves until stopped; test_demo.py reads the events",
+    "python pipeline/summarize.py --checkpoint demo/finetune/best README.md": "test_demo.py",
+    "python -m preprocessing.show demo/shards/test --sample 0": "test_show.py, on another folder",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer_path) -> Path:
+    """A user's folder: C4 files, pairs, T5's tokenizer and the published weights, all tiny."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "c4" / "en").mkdir(parents=True)
+    sentences = ["The mill stands by the river.", "Three children watch the old herons fish."]
+    document = " ".join(sentences * 4)
+    for split in ("train", "validation"):
+        lines = (
+            f'{{"text": "{document} Number {k}.", "timestamp": "", "url": "u{k}"}}\n'
+            for k in range(9)
+        )
+        content = gzip.compress("".join(lines).encode())
+        (folder / "c4" / "en" / f"c4-{split}.00000-of-00001.json.gz").write_bytes(content)
+    pairs = (f'{{"id": "{k}", "document": "{document}", "summary": "{k}."}}' for k in range(9))
+    (folder / "pairs.jsonl").write_text("\n".join(pairs) + "\n")
+    shutil.copy(tokenizer_path, folder / "spiece.model")
+    published = ROOT / "tests" / "fixtures" / "locost_tiny"
+    torch.save(load_file(published / "model.safetensors"), folder / "pytorch_model.bin")
+    shutil.copy(published / "config.json", folder)
+    for code in ("pipeline", "preprocessing", "ds_configs"):
+        (folder / code).symlink_to(ROOT / code)
+    return folder
+
+
+def test_the_readme_speaks_of_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", README, re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+@pytest.mark.slow
+def test_every_command_of_the_readme_runs(folder):
+    # The tokenizer first: the README tells of it after its first use.
+    ordered = sorted(
+        (command for command in COMMANDS if command not in ELSEWHERE),
+        key=lambda command: "preprocessing.tokenizer" not in command,
+    )
+    assert len(ordered) >= 8
+    for command in ordered:
+        if "convert.py" in command:  # the tiny weights have a vocabulary of their own
+            command = command.replace(" --tokenizer t5.model", "")
+        for sign, more in SMALLER.items():
+            if sign in command:
+                command = re.sub(r" --vocab_size \d+", "", command) + f" {more}"
+        words = shlex.split(command)
+        program = Path(sys.executable).with_name(words[0])
+        words[0] = sys.executable if words[0] == "python" else str(program)
+        words = [sys.executable if word == "python" else word for word in words]
+        finished = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+        assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
