@@ -14,6 +14,7 @@ import yaml
 
 from pipeline.files import replace_json
 from pipeline.model import Locost, LocostConfig
+from pipeline.progress import progress
 
 ROUNDS = 5
 
@@ -38,7 +39,7 @@ def precision(recipe: Path, samples: int, vocab_size: int, threads: int) -> dict
         torch.randint(3, vocab_size, (samples, settings["data"]["target_length"])),
     )
     best = {"bf16": float("inf"), "fp32": float("inf")}
-    for _ in range(ROUNDS):
+    for _ in progress(range(ROUNDS), ROUNDS, "Steps in bf16 and fp32", "pairs"):
         for name in best:
             best[name] = min(best[name], step_seconds(model, batch, bf16=name == "bf16"))
     return best

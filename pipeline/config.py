@@ -67,6 +67,8 @@ class TrainConfig:
     """Learning rate over the steps: peak, then falling with 1/sqrt(step); or peak throughout."""
     peak_lr: float = 0.02
     """Highest learning rate, that of the first step."""
+    embedding_lr_scale: float = 1.0
+    """Learning rate of the embedding as a multiple of the others'; see parameter_groups."""
     warmup_steps: int = 10_000
     """Steps at the peak before inverse_sqrt begins to fall."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -102,7 +104,7 @@ class TrainConfig:
         for name in ("warmup_steps", "weight_decay", "validation_samples", "seed"):
             value = getattr(self, name)
             _check(value >= 0, f"train.{name}", value, "at least 0")
-        for name in ("peak_lr", "clip_norm"):
+        for name in ("peak_lr", "embedding_lr_scale", "clip_norm"):
             value = getattr(self, name)
             _check(value > 0 and math.isfinite(value), f"train.{name}", value, "a number above 0")
         _check(

@@ -24,11 +24,15 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
+import yaml
+
 from pipeline.files import hold_lock, replace_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ROOT / "pipeline" / "recipes"
+PRETRAIN, FINETUNE = RECIPES / "demo_pretrain.yaml", RECIPES / "demo_finetune.yaml"
 PROCESSES = 2
+HELD_OUT_FILE, OTHER_FILES = "7", "[0-6]"  # of the eight files of text
 FP32_MUST_BE_FASTER = 1.1  # a smaller lead is noise, and would make two runs differ
 
 # Everything smaller, for the test suite: the same stages, formats and models.
@@ -52,75 +56,118 @@ class Stage:
     command: Callable[[], list[str]]
 
 
-def stages(folder: Path, quick: bool) -> list[Stage]:
-    """The road, in order. Everything is written under `folder`."""
-    text, shards = folder / "text", folder / "shards"
-    tokenizer = folder / "tokenizer.model"
-    documents = str(text / "documentation-*.json.gz")
+@dataclass(frozen=True)
+class Road:
+    """The command lines of the road, all of whose files lie under `folder`."""
 
-    def extra(stage: str) -> list[str]:
-        return QUICK[stage] if quick else []
+    folder: Path
+    quick: bool
 
-    def train(recipe: str, data: str, validation: str, output: str, *more: str) -> list[str]:
+    def stages(self) -> list[Stage]:
+        """The stages before the report, in order."""
+        held_out = self.documents(HELD_OUT_FILE)
+        pretrained = ("--model.init_from", self.folder / "pretrain" / "last")
+        return [
+            Stage("text", "Text: documentation of the standard library and the requirements",
+                  self.text),
+            Stage("tokenizer", "Tokenizer: SentencePiece unigram, 8,000 pieces", self.tokenizer),
+            Stage("shards-pretrain", "Pre-training shards: gap sentences, over MPI",
+                  partial(self.gap_sentences, "pretrain", self.documents(OTHER_FILES))),
+            Stage("shards-held-out", "Pre-training shards to validate on",
+                  partial(self.gap_sentences, "pretrain-validation", held_out)),
+            *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
+                    partial(self.summaries, split))
+              for split in ("train", "validation", "test")),
+            Stage("precision", "Precision: one step each way", self.precision),
+            Stage("pretrain", "Pre-training: DeepSpeed ZeRO-1, two processes", self.pretrain),
+            Stage("finetune", "Fine-tuning, pre-trained",
+                  partial(self.finetune, "finetune", *pretrained)),
+            Stage("scratch", "Fine-tuning, not pre-trained", partial(self.finetune, "scratch")),
+            Stage("evaluate", "Evaluation: pre-trained, lead, permuted",
+                  partial(self.evaluate, "finetune", "model", "lead", "permuted")),
+            Stage("evaluate-scratch", "Evaluation: not pre-trained",
+                  partial(self.evaluate, "scratch", "model")),
+        ]  # fmt: skip
+
+    def documents(self, which: str) -> Path:
+        """A glob of the text files with these numbers."""
+        return self.folder / "text" / f"documentation-0000{which}-of-*.json.gz"
+
+    def text(self) -> list[str]:
+        return python("preprocessing/documentation.py", "--output", self.folder / "text",
+                      *self.extra("text"))  # fmt: skip
+
+    def tokenizer(self) -> list[str]:
+        return python(
+            "preprocessing/tokenizer.py", "train", "--input", self.documents("?"),
+            "--output", self.folder / "tokenizer.model", "--vocab_size", 8000,
+        )  # fmt: skip
+
+    def gap_sentences(self, name: str, documents: Path) -> list[str]:
+        return [*mpirun(), *python(
+            "preprocessing/pretrain.py", "--input", documents, "--split", name,
+            "--tokenizer", self.folder / "tokenizer.model",
+            "--output", self.folder / "shards" / name,
+        )]  # fmt: skip
+
+    def summaries(self, split: str) -> list[str]:
+        return python(
+            "preprocessing/finetune.py", "--dataset", "jsonl",
+            "--input", self.folder / "text" / f"summaries-{split}.jsonl", "--split", split,
+            "--tokenizer", self.folder / "tokenizer.model",
+            "--output", self.folder / "shards" / split,
+        )  # fmt: skip
+
+    def precision(self) -> list[str]:
+        return python("pipeline/benchmark.py", "precision", "--config", PRETRAIN,
+                      "--output", self.folder / "precision.json")  # fmt: skip
+
+    def pretrain(self) -> list[str]:
+        return self.train(PRETRAIN, "pretrain", "pretrain-validation", "pretrain",
+                          *self.extra("pretrain"))  # fmt: skip
+
+    def finetune(self, output: str, *more: object) -> list[str]:
+        return self.train(FINETUNE, "train", "validation", output, *self.extra("finetune"), *more)
+
+    def train(
+        self, recipe: Path, data: str, validation: str, output: str, *more: object
+    ) -> list[str]:
+        shards = self.folder / "shards"
         return [
             program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
             "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
-            "--config", str(RECIPES / f"{recipe}.yaml"),
-            "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
+            "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
             "--data.train", str(shards / data), "--data.validation", str(shards / validation),
-            "--output", str(folder / output),
-            "--train.precision", chosen_precision(folder / "precision.json"), *more,
+            "--output", str(self.folder / output),
+            "--train.precision", chosen_precision(self.folder / "precision.json"),
+            *map(str, more),
         ]  # fmt: skip
 
-    def finetune(output: str, *more: str) -> list[str]:
-        return train("demo_finetune", "train", "validation", output, *extra("finetune"), *more)
-
-    def summarisation_shards(split: str) -> list[str]:
+    def evaluate(self, run: str, *systems: str) -> list[str]:
+        recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))
         return python(
-            "preprocessing/finetune.py", "--dataset", "jsonl",
-            "--input", text / f"summaries-{split}.jsonl", "--split", split,
-            "--tokenizer", tokenizer, "--output", shards / split,
-            "--source_length", 256, "--target_length", 48,
+            "pipeline/evaluate.py", "--checkpoint", self.folder / run / "best",
+            "--data", self.folder / "shards" / "test",
+            "--output", self.folder / "evaluation" / run, "--systems", *systems,
+            "--source_length", recipe["data"]["source_length"],
+            "--max_new_tokens", recipe["train"]["max_new_tokens"],
+            "--batch_size", 32, "--lead_sentences", 1,
+            "--precision", chosen_precision(self.folder / "precision.json"),
+            *self.extra("evaluate"),
         )  # fmt: skip
 
-    def evaluate(run: str, *systems: str) -> list[str]:
+    def report(self) -> list[str]:
         return python(
-            "pipeline/evaluate.py", "--checkpoint", folder / run / "best",
-            "--data", shards / "test", "--output", folder / "evaluation" / run,
-            "--systems", *systems, "--max_new_tokens", 32, "--batch_size", 32,
-            "--lead_sentences", 1, "--source_length", 256,
-            "--precision", chosen_precision(folder / "precision.json"), *extra("evaluate"),
+            "pipeline/report.py", "--pretrain", self.folder / "pretrain",
+            "--finetune", self.folder / "finetune", "--scratch", self.folder / "scratch",
+            "--evaluation", self.folder / "evaluation" / "finetune",
+            "--scratch_evaluation", self.folder / "evaluation" / "scratch",
+            "--stages", self.folder / "stages.json", "--output", self.folder,
         )  # fmt: skip
 
-    pretraining_recipe = RECIPES / "demo_pretrain.yaml"
-    return [
-        Stage("text", "Text: documentation of the standard library and the requirements",
-              lambda: python("preprocessing/documentation.py", "--output", text, *extra("text"))),
-        Stage("tokenizer", "Tokenizer: SentencePiece unigram, 8,000 pieces",
-              lambda: python("preprocessing/tokenizer.py", "train", "--input", documents,
-                             "--output", tokenizer, "--vocab_size", 8000)),
-        Stage("shards", "Pre-training shards: gap sentences, over MPI",
-              lambda: [*mpirun(), *python("preprocessing/pretrain.py", "--input", documents,
-                                          "--tokenizer", tokenizer,
-                                          "--output", shards / "pretrain",
-                                          "--source_length", 256, "--target_length", 64)]),
-        *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
-                partial(summarisation_shards, split))
-          for split in ("train", "validation", "test")),
-        Stage("precision", "Precision: one step each way",
-              lambda: python("pipeline/benchmark.py", "precision", "--config", pretraining_recipe,
-                             "--output", folder / "precision.json")),
-        Stage("pretrain", "Pre-training: DeepSpeed ZeRO-1, two processes",
-              lambda: train("demo_pretrain", "pretrain", "pretrain", "pretrain",
-                            *extra("pretrain"))),
-        Stage("finetune", "Fine-tuning, pre-trained",
-              lambda: finetune("finetune", "--model.init_from", str(folder / "pretrain" / "last"))),
-        Stage("scratch", "Fine-tuning, not pre-trained", lambda: finetune("scratch")),
-        Stage("evaluate", "Evaluation: pre-trained, lead, permuted",
-              lambda: evaluate("finetune", "model", "lead", "permuted")),
-        Stage("evaluate-scratch", "Evaluation: not pre-trained",
-              lambda: evaluate("scratch", "model")),
-    ]  # fmt: skip
+    def extra(self, stage: str) -> list[str]:
+        """What makes the stage smaller, in the quick road."""
+        return QUICK[stage] if self.quick else []
 
 
 def python(script: str, *arguments: object) -> list[str]:
@@ -186,6 +233,8 @@ def call(command: list[str]) -> int:
     """Run in a process group of its own, which ends when this program is told to end."""
     environment = {
         **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",  # sized for two CPU cores: the same on every machine
+        "DS_ACCELERATOR": "cpu",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PYTHONWARNINGS": "ignore::FutureWarning",
@@ -210,7 +259,7 @@ def call(command: list[str]) -> int:
 
 def settings(quick: bool) -> dict[str, object]:
     """What decides the outcome: the size, and the text of the recipes and of this file."""
-    files = [Path(__file__), *sorted(RECIPES.glob("demo_*.yaml"))]
+    files = [Path(__file__), PRETRAIN, FINETUNE]
     return {
         "quick": quick,
         "files": {file.name: file.read_text(encoding="utf-8") for file in files},
@@ -264,27 +313,16 @@ def main(arguments: list[str]) -> int:
         return 2
     claim(folder, options.quick)
     wait_for_orphans(folder)
-    road = stages(folder, options.quick)
-    for number, stage in enumerate(road, 1):
-        run(stage, number, len(road) + 1, folder / "stages")
-    report(folder, road)
+    road = Road(folder, options.quick)
+    stages = road.stages()
+    for number, stage in enumerate(stages, 1):
+        run(stage, number, len(stages) + 1, folder / "stages")
+    done = [json.loads((folder / "stages" / f"{stage.name}.json").read_text()) for stage in stages]
+    replace_json(folder / "stages.json", done)
+    (folder / "stages" / "report.json").unlink(missing_ok=True)  # quick, and always of now
+    run(Stage("report", "Report", road.report), len(stages) + 1, len(stages) + 1, folder / "stages")
     print(f"\nThe report: {folder / 'report.md'} and report.html")
     return 0
-
-
-def report(folder: Path, road: list[Stage]) -> None:
-    """Write report.md and report.html from what the stages left."""
-    done = [json.loads((folder / "stages" / f"{stage.name}.json").read_text()) for stage in road]
-    replace_json(folder / "stages.json", done)
-    command = python(
-        "pipeline/report.py", "--pretrain", folder / "pretrain", "--finetune", folder / "finetune",
-        "--scratch", folder / "scratch", "--evaluation", folder / "evaluation" / "finetune",
-        "--scratch_evaluation", folder / "evaluation" / "scratch",
-        "--stages", folder / "stages.json", "--output", folder,
-    )  # fmt: skip
-    print(f"\n[{len(road) + 1}/{len(road) + 1}] Report\n$ {relative(command)}", flush=True)
-    if status := call(command):
-        raise SystemExit(status)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import sentencepiece
 
 from pipeline.files import replace_bytes
+from pipeline.progress import progress
 from pipeline.tokenizer import EOS_ID, PAD_ID, SENTINELS, UNK_ID, Tokenizer
 from preprocessing.corpora import find_inputs, read_c4
 from preprocessing.workers import run_command
@@ -35,7 +36,7 @@ def train(inputs: Sequence[Path], vocab_size: int, max_sentences: int) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=progress(lines, len(lines), "Tokenizer, text read", "lines"),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,

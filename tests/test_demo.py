@@ -94,7 +94,8 @@ def test_run_again_it_skips_everything(unbroken):
     before = (unbroken / "report.md").read_bytes()
     finished = subprocess.run(demo(unbroken), capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.count("complete, skipped") == len(list((unbroken / "stages").iterdir()))
+    stages = len(list((unbroken / "stages").iterdir()))
+    assert finished.stdout.count("complete, skipped") == stages - 1  # the report is written again
     assert (unbroken / "report.md").read_bytes() == before
 
 

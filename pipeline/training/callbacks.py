@@ -8,7 +8,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from pipeline.config import RunConfig
-from pipeline.data.batches import validation_batches
+from pipeline.data.batches import truncate, validation_batches
 from pipeline.distributed import World
 from pipeline.evaluation.decode import generate_summaries
 from pipeline.evaluation.rouge import mean_rouge, score
@@ -125,7 +125,7 @@ class Validation:
         predictions = generate_summaries(
             model,
             self.tokenizer,
-            [sample.source for sample in samples],
+            [truncate(sample.source, self.config.data.source_length) for sample in samples],
             max_new_tokens=self.config.train.max_new_tokens,
             batch_size=VALIDATION_BATCH,
             precision=self.config.train.precision,

@@ -10,13 +10,15 @@ import deepspeed.ops
 import numpy as np
 import torch
 
-from pipeline.config import RunConfig, deepspeed_settings
+from pipeline.config import RunConfig, TrainConfig, deepspeed_settings
 from pipeline.data.batches import Batches, StepBatch
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World
+from pipeline.evaluation.decode import model_folder
 from pipeline.files import replace_json, replace_text
 from pipeline.model import Locost, LocostConfig, load_model, ssm_parameter_names
-from pipeline.shards import Dataset
+from pipeline.shards import Dataset, file_sha256
+from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.schedule import learning_rate
@@ -82,18 +84,21 @@ def prepare(config: RunConfig, world: World) -> Prepared:
             "processes": world.size,
             "zero_stage": settings["zero_optimization"]["stage"],
             "architecture": vars(architecture),
+            "init_from": config.init_from and weights_sha256(config.init_from),
         },
         keep=config.train.keep_checkpoints,
     )
     return Prepared(settings, train, validation, order, model, checkpoints)
 
 
+def weights_sha256(folder: str) -> str:
+    """The digest of a checkpoint's weights."""
+    return file_sha256(model_folder(Path(folder)) / "model.safetensors")
+
+
 def initial_model(folder: str, architecture: LocostConfig, tokenizer_sha256: str) -> Locost:
     """The model in `folder` (or its model/), refused when its sizes or tokenizer are others."""
-    from pipeline.tokenizer import Tokenizer
-
-    path = Path(folder)
-    path = path / "model" if (path / "model").is_dir() else path
+    path = model_folder(Path(folder))
     model = load_model(path)
     for name, wanted in vars(architecture).items():
         found = getattr(model.config, name)
@@ -117,21 +122,36 @@ def initial_model(folder: str, architecture: LocostConfig, tokenizer_sha256: str
     return retrained
 
 
-def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
-    """The DeepSpeed engine around the model, with torch's AdamW; the SSM is never decayed."""
-    kernel = ssm_parameter_names(prepared.model)
-    named = list(prepared.model.named_parameters())
-    groups = [
+def parameter_groups(model: Locost, train: TrainConfig) -> list[dict[str, Any]]:
+    """The embedding, the state-space kernels and the rest, each parameter once.
+
+    `lr_scale` multiplies the schedule. T5's optimiser moves a parameter in proportion to its size,
+    AdamW by the same amount whatever its size: a rate at which an embedding drawn from N(0, 1)
+    learns in a short run makes the small projections drift at random, until the encoder's states no
+    longer tell which token they come from. The kernels are never decayed.
+    """
+    kernel = ssm_parameter_names(model)
+    groups: dict[str, list[torch.nn.Parameter]] = {"embedding": [], "kernel": [], "rest": []}
+    for name, parameter in model.named_parameters():
+        kind = "kernel" if name in kernel else "rest"
+        groups["embedding" if name == "embedding.weight" else kind].append(parameter)
+    return [
         {
-            "params": [parameter for name, parameter in named if name not in kernel],
-            "weight_decay": config.train.weight_decay,
-        },
-        {
-            "params": [parameter for name, parameter in named if name in kernel],
-            "weight_decay": 0.0,
-        },
+            "params": parameters,
+            "weight_decay": 0.0 if kind == "kernel" else train.weight_decay,
+            "lr_scale": train.embedding_lr_scale if kind == "embedding" else 1.0,
+        }
+        for kind, parameters in groups.items()
     ]
-    optimizer = torch.optim.AdamW(groups, lr=config.train.peak_lr, betas=config.train.betas)
+
+
+def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
+    """The DeepSpeed engine around the model, with torch's AdamW."""
+    optimizer = torch.optim.AdamW(
+        parameter_groups(prepared.model, config.train),
+        lr=config.train.peak_lr,
+        betas=config.train.betas,
+    )
     engine, *_ = deepspeed.initialize(
         model=prepared.model, optimizer=optimizer, config=prepared.settings
     )
@@ -161,8 +181,9 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
 
     for step in range(start, settings.max_steps):
         began = time.perf_counter()
+        lr = learning_rate(step, settings)
         for group in engine.optimizer.param_groups:
-            group["lr"] = learning_rate(step, settings)
+            group["lr"] = group["lr_scale"] * lr
         seed_dropout(settings.seed, step, world.rank)
         batch = batches.step(step)
         waited = time.perf_counter() - began
@@ -172,7 +193,7 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
             seconds = time.perf_counter() - began
             metrics.step(done, {
                 "loss": loss / batch.target_tokens,
-                "lr": learning_rate(step, settings),
+                "lr": lr,
                 "gradient_norm": float(engine.get_global_grad_norm()),
                 "skipped_updates": engine.skipped_steps,
                 "source_tokens": batch.source_tokens,
