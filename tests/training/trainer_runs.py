@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.distributed import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     "--model.d_model", "16", "--model.d_ff", "32", "--model.state_dim", "4",
@@ -29,7 +31,7 @@ class Trainer:
     def command(self, output: Path, *more: str, processes: int = 2) -> list[str]:
         script = [str(ROOT / "pipeline" / "train.py"), *SMALL, *SETTINGS, *self.data]
         launcher = [str(Path(sys.executable).with_name("deepspeed")), "-q", "--master_port"]
-        launcher += [str(29600 + hash(str(output)) % 2000), "--num_accelerators", str(processes)]
+        launcher += [str(free_port()), "--num_accelerators", str(processes)]
         start = launcher if processes > 1 else [sys.executable]
         return [*start, *script, "--output", str(output), *more]
 
