@@ -40,7 +40,7 @@ QUICK = {
     "pretrain": ["--train.max_steps", "60", "--train.validate_every", "60"],
     "finetune": [
         "--train.max_steps", "60", "--train.validate_every", "60", "--train.validation_samples",
-        "16", "--train.peak_lr", "0.002",
+        "16",
     ],
     "evaluate": ["--limit", "40"],
 }  # fmt: skip
