@@ -243,12 +243,21 @@ class Dataset:
                 f"{self.path / self.shards[shard].name}.tar is damaged at byte {offset}: {error!r}"
             ) from None
 
-    def _open_tar(self, shard: int) -> mmap.mmap:
+    def check_files(self) -> None:
+        """Look at every shard's files; ValueError names the first that is missing or cut short."""
+        for shard in range(len(self.shards)):
+            self._whole_tar(shard)
+            self._shard_file(shard, ".npy")
+
+    def _whole_tar(self, shard: int) -> Path:
         path = self._shard_file(shard, ".tar")
         size, expected = path.stat().st_size, self.shards[shard].bytes
         if size != expected:
             raise ValueError(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
-        with path.open("rb") as file:
+        return path
+
+    def _open_tar(self, shard: int) -> mmap.mmap:
+        with self._whole_tar(shard).open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def _open_index(self, shard: int) -> np.ndarray:

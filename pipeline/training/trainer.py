@@ -56,6 +56,8 @@ def prepare(config: RunConfig, world: World) -> Prepared:
         )
     train = Dataset(config.data.train)
     validation = Dataset(config.data.validation) if config.data.validation else None
+    for dataset in filter(None, (train, validation)):
+        dataset.check_files()
     tokenizer = train.manifest["tokenizer"]
     if validation and validation.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
         raise ValueError(

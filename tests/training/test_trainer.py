@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -14,7 +15,7 @@ from trainer_runs import SMALL, metrics
 from pipeline.data.batches import collate
 from pipeline.data.order import GlobalOrder
 from pipeline.model import Locost, LocostConfig, load_model
-from pipeline.shards import Dataset
+from pipeline.shards import Dataset, file_sha256
 
 pytestmark = pytest.mark.slow
 
@@ -157,3 +158,30 @@ def test_a_folder_in_use_is_refused(trainer, tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert status == 2 and "another process trains in this folder" in text
+
+
+def test_data_that_does_not_fit_ends_in_one_line(
+    trainer, dataset_folder, validation_folder, tmp_path
+):
+    cut_short = tmp_path / "cut-short"
+    shutil.copytree(dataset_folder, cut_short)
+    tar = sorted(cut_short.glob("*.tar"))[-1]
+    tar.write_bytes(tar.read_bytes()[:-512])
+    other = tmp_path / "other-tokenizer"
+    shutil.copytree(validation_folder, other)
+    with (other / "tokenizer.model").open("ab") as file:
+        file.write(b"\x12\x00")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["tokenizer"]["sha256"] = file_sha256(other / "tokenizer.model")
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    for arguments, named in (
+        (("--data.train", str(cut_short)), tar.name),
+        (("--data.validation", str(other)), "prepare both with one tokenizer"),
+        (("--train.batch_size", "7"), "train.batch_size 7 does not divide"),
+        (("--model.init_from", str(tmp_path)), "is no model"),
+    ):
+        status, text = trainer.run(tmp_path / "run", *arguments, processes=1)
+        assert status == 2, text
+        errors = [line for line in text.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1 and named in errors[0], text
+        assert "Traceback" not in text
