@@ -67,7 +67,11 @@ def main(arguments: list[str]) -> int:
     try:
         seconds = precision(options.config, options.samples, options.vocab_size, options.threads)
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        print(f"error: {options.config}: {error!r}", file=sys.stderr)
+        print(
+            f"error: {options.config} is no recipe to time ({type(error).__name__}: {error}); give "
+            "one with model, data.source_length and data.target_length",
+            file=sys.stderr,
+        )
         return 2
     print(
         f"one step: bf16 {seconds['bf16']:.3f} s, fp32 {seconds['fp32']:.3f} s "

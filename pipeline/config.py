@@ -193,9 +193,15 @@ def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
         arguments = ["--config", str(DEFAULT_RECIPE), *arguments]
     try:
         values = build_parser().parse_args(arguments).as_dict()
-    except ArgumentError as error:
-        problem = " ".join(str(error).split())
+    except (ArgumentError, UnicodeDecodeError) as error:
+        problem = f"{' '.join(arguments[:2])}: {' '.join(str(error).split())}"
         raise ValueError(f"{problem} (`train.py --help` explains every field)") from None
+    for section in ("model", "data", "train"):
+        if not isinstance(values[section], dict):
+            raise ValueError(
+                f"{section} is {values[section]!r}, expected its fields by name; mend the recipe "
+                "(`train.py --print_config` shows one)"
+            )
     model = values["model"]
     init_from = model.pop("init_from")
     config = RunConfig(

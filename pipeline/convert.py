@@ -48,8 +48,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(f"{path} is not a readable file of weights ({reason})") from None
+        # Not the library's own words: they advise to unpickle whatever the file holds.
+        raise ValueError(
+            f"{path} is not a file of plain tensors ({type(error).__name__}); give the published "
+            "pytorch_model.bin or a .safetensors file"
+        ) from None
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
     ):

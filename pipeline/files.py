@@ -21,10 +21,13 @@ def flush_to_disk(file: IO[Any]) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Write under a temporary name, flush to disk, then rename: whole or not there at all."""
     temporary = temporary_name(path)
-    with temporary.open("wb") as file:
-        file.write(content)
-        flush_to_disk(file)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            flush_to_disk(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # there only where something failed
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -151,6 +151,8 @@ def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
 
 def check_manifest(manifest: dict[str, Any], path: Path) -> None:
     """Raise ValueError, naming `path` and the field, unless this is a manifest we can read."""
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path} does not hold a manifest's fields by name; {REDO}")
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
         raise ValueError(

@@ -317,7 +317,7 @@ def _finish(job: Job) -> None:
         statistics.add(marker["statistics"])
     if statistics.documents == 0:
         raise ValueError(f"the {len(job.inputs)} input files hold no documents at all")
-    counts = {
+    counts: dict[str, Any] = {
         "documents": statistics.documents,
         "kept": statistics.kept,
         "excluded": dict(sorted(statistics.excluded.items())),
@@ -349,9 +349,10 @@ def _finish(job: Job) -> None:
         },
     }
     shards.write_manifest(job.output, manifest)
+    excluded = ", ".join(f"{reason} {count}" for reason, count in counts["excluded"].items())
     print(
         f"{job.output}: {statistics.kept} samples of {statistics.documents} documents "
-        f"in {len(entries)} shards"
+        f"in {len(entries)} shards" + (f"; left out: {excluded}" if excluded else "")
     )
 
 

@@ -104,6 +104,14 @@ def test_print_config_is_a_recipe_again(capsys, tmp_path):
     assert config.train.max_steps == 7 and config.data.train == "somewhere"
 
 
+@pytest.mark.parametrize("content", ["train: 5\n", "model: null\n", "- a\n", "data: {train: 3}: 4"])
+def test_a_recipe_of_another_form_is_one_error(tmp_path, content):
+    recipe = tmp_path / "odd.yaml"
+    recipe.write_text(content)
+    with pytest.raises(ValueError):
+        parse(["--config", str(recipe), *DATA])
+
+
 def settings(tmp_path: Path, world: int = 2, arguments=(), **changes):
     path = tmp_path / "deepspeed.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}, **changes}))

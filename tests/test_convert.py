@@ -77,12 +77,12 @@ def test_files_that_are_not_checkpoints(tmp_path, capsys):
     for name in ("a.bin", "a.safetensors"):
         for content in (b"", b"nonsense", b"PK\x03\x04 cut"):
             (tmp_path / name).write_bytes(content)
-            refused(capsys, tmp_path, tmp_path / name, "is not a readable file of weights")
+            refused(capsys, tmp_path, tmp_path / name, "is not a file of plain tensors")
     torch.save([1, 2], tmp_path / "a.bin")
     refused(capsys, tmp_path, tmp_path / "a.bin", "does not hold tensors by name")
     whole = (TINY / "model.safetensors").read_bytes()
     (tmp_path / "a.safetensors").write_bytes(whole[:-100])
-    refused(capsys, tmp_path, tmp_path / "a.safetensors", "is not a readable file of weights")
+    refused(capsys, tmp_path, tmp_path / "a.safetensors", "is not a file of plain tensors")
     save_file({"x": torch.zeros(2)}, tmp_path / "a.safetensors")
     refused(capsys, tmp_path, tmp_path / "a.safetensors", "missing shared.weight")
 
@@ -93,7 +93,7 @@ def test_pickled_code_is_never_run(tmp_path, capsys):
             return (Path.touch, (tmp_path / "sprung",))
 
     torch.save({"shared.weight": Trap()}, tmp_path / "trap.bin")
-    refused(capsys, tmp_path, tmp_path / "trap.bin", "is not a readable file of weights")
+    refused(capsys, tmp_path, tmp_path / "trap.bin", "is not a file of plain tensors")
     assert not (tmp_path / "sprung").exists()
 
 

@@ -214,3 +214,10 @@ def test_another_tokenizer_is_refused_with_both_hashes(folder):
     model.unlink()
     with pytest.raises(ValueError, match="is missing"):
         Dataset(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "5"])
+def test_a_manifest_of_another_form_is_named(folder, content):
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json does not hold"):
+        Dataset(folder)

@@ -27,14 +27,20 @@ def model_folder(checkpoint: Path) -> Path:
             return folder
     raise ValueError(
         f"{checkpoint} is no model: no config.json there or in its model/ folder; "
-        "give a kept checkpoint (RUN/checkpoints/best) or a model folder"
+        "give a kept checkpoint (RUN/best) or a model folder"
     )
 
 
 def load(checkpoint: Path, device: torch.device) -> tuple[Locost, Tokenizer]:
     """The model, in evaluation mode on the device, and the tokenizer that lies beside it."""
     folder = model_folder(checkpoint)
-    return load_model(folder).to(device).eval(), Tokenizer(folder)
+    model, tokenizer = load_model(folder), Tokenizer(folder)
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"{tokenizer.path} has {tokenizer.vocab_size} ids, the model beside it "
+            f"{model.config.vocab_size}; put back the tokenizer it was trained with"
+        )
+    return model.to(device).eval(), tokenizer
 
 
 def encode_source(tokenizer: Tokenizer, text: str, length: int = 0) -> np.ndarray:

@@ -58,6 +58,18 @@ class Predictions:
         for part in self._parts():
             part.unlink()
 
+    def check_whole(self, count: int) -> None:
+        """Raise ValueError unless the joined file holds the examples 0 to `count` - 1."""
+        try:
+            found = [record["index"] for record in self.read()]
+        except (ValueError, KeyError, TypeError):
+            found = []
+        if found != list(range(count)):
+            raise ValueError(
+                f"{self.path} is damaged: {len(found)} readable predictions, expected {count}; "
+                "delete it and run again"
+            )
+
     def _part(self, rank: int) -> Path:
         return self.folder / f"predictions-{self.system}.part-{rank}.jsonl"
 

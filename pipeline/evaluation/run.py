@@ -139,6 +139,9 @@ def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
     world.barrier()
 
     stores = {system: Predictions(options.output, system) for system in SYSTEMS}
+    for store in stores.values():
+        if store.complete:
+            store.check_whole(len(examples))
     missing = [name for name in SYSTEMS if name in options.systems and not stores[name].complete]
     batches = []
     if missing:

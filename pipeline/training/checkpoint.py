@@ -148,7 +148,7 @@ def read_marker(folder: Path) -> dict[str, Any] | None:
         marker = json.loads((folder / COMPLETE).read_text())
         if all((folder / name).stat().st_size == size for name, size in marker["files"].items()):
             return marker
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return None
 

@@ -1,3 +1,6 @@
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from pipeline.evaluation.decode import (
     load,
     model_folder,
 )
+from pipeline.model import Locost, load_model, save_model
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 
@@ -71,3 +75,13 @@ def test_a_model_is_found_in_a_checkpoint_or_as_a_folder_and_else_refused(checkp
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"lacks model\.safetensors and tokenizer\.model"):
         model_folder(tmp_path)
+
+
+def test_a_tokenizer_of_another_size_than_the_model_is_refused(checkpoint, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint / "model", folder)
+    config = load_model(folder).config
+    larger = replace(config, vocab_size=config.vocab_size + 1)
+    save_model(Locost(larger), folder)
+    with pytest.raises(ValueError, match="put back the tokenizer"):
+        load(folder, CPU)

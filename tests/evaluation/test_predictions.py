@@ -29,3 +29,14 @@ def test_parts_of_several_processes_join_in_order_and_none_is_lost_or_twice(tmp_
 def test_systems_do_not_mix(tmp_path):
     Predictions(tmp_path, "lead").append([record(0)], rank=0)
     assert Predictions(tmp_path, "model").read() == []
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda text: "[]\n" + text])
+def test_a_damaged_file_is_not_scored_over_fewer_documents(tmp_path, damage):
+    store = Predictions(tmp_path, "model")
+    store.append([{"index": index, "prediction": "words"} for index in range(3)], rank=0)
+    store.finish(3)
+    store.check_whole(3)
+    store.path.write_text(damage(store.path.read_text()))
+    with pytest.raises(ValueError, match=r"predictions-model\.jsonl is damaged.*expected 3"):
+        store.check_whole(3)
