@@ -1,6 +1,7 @@
-"""The sizes of a LOCOST model."""
+"""The sizes and variants of a LOCOST model."""
 
 from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,23 @@ class LocostConfig:
     """Learned relative positions of the decoder's self-attention; half of them are exact."""
     relative_max_distance: int = 128
     """Distance in tokens from which all relative positions share the last bucket."""
+    positions: Literal["relative", "rotary"] = "relative"
+    """How the decoder's self-attention knows positions: T5's learned bias, or rotary angles."""
+    rotary_base: float = 10000.0
+    """Wavelength scale of the rotary angles, in tokens; unused with the relative bias."""
+    ssm_directions: Literal["shared", "separate", "causal"] = "shared"
+    """Eigenvalues and B of the two directions: one for both (the published code), one each (the
+    paper); or the causal direction alone."""
+    ssm_initialisation: Literal["code", "paper"] = "code"
+    """Start of the kernel: the published code's (log-uniform steps, B = 1), or the paper's (steps
+    U[0, 1], B and C N(0, 1))."""
+    ssm_discretisation: Literal["zero_order_hold", "none"] = "zero_order_hold"
+    """Whether B is held over a step (the code), or taken as it is: c b exp(z l) (the paper)."""
+    ssm_projections: Literal["real", "complex"] = "real"
+    """Type of q and k, the gate and the input of the convolution: real (the code), or complex (the
+    paper)."""
+    published_convolution: bool = False
+    """Reproduce the published fused convolution, wrong unless the length is a power of two."""
     pad_id: int = 0
     """Token that fills rows after their end."""
     eos_id: int = 1
@@ -42,9 +60,12 @@ class LocostConfig:
     """Token that the decoder starts from."""
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
         for field in fields(self):
             value = getattr(self, field.name)
             kind = type(field.default)
+            if choices := get_args(types[field.name]):
+                self._require(field.name, value in choices, f"give {' or '.join(choices)}")
             fits = type(value) is kind or (kind is float and type(value) is int)
             self._require(field.name, fits, f"give a value of type {kind.__name__}")
             if kind is int and not field.name.endswith("_id"):
@@ -54,12 +75,25 @@ class LocostConfig:
             self._require(name, inside, f"give an id from 0 to {self.vocab_size - 1}")
         self._require("eos_id", self.eos_id != self.pad_id, "give another id than pad_id's")
         self._require("dropout", 0 <= self.dropout < 1, "give a probability from 0 to below 1")
-        self._require("layer_norm_epsilon", self.layer_norm_epsilon > 0, "give a positive number")
+        for name in ("layer_norm_epsilon", "rotary_base"):
+            self._require(name, getattr(self, name) > 0, "give a positive number")
         self._require("relative_buckets", self.relative_buckets % 2 == 0, "give an even number")
         self._require(
             "relative_max_distance",
             self.relative_max_distance > self.relative_buckets // 2,
             f"give more than half of relative_buckets ({self.relative_buckets // 2})",
+        )
+
+        self._require(
+            "head_dim",
+            self.positions == "relative" or self.head_dim % 2 == 0,
+            "rotary positions turn pairs of channels: give an even number",
+        )
+        self._require(
+            "published_convolution",
+            not self.published_convolution
+            or (self.ssm_directions, self.ssm_projections) == ("shared", "real"),
+            "the published one is real and shared by the directions: leave those as they are",
         )
 
     def _require(self, name: str, condition: bool, remedy: str) -> None:
