@@ -13,7 +13,7 @@ from .config import LocostConfig
 
 
 class Attention(nn.Module):
-    """Multi-head attention over given keys and values, which a caller may cache."""
+    """The projections of multi-head attention; keys and values may come from anywhere."""
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
@@ -24,24 +24,44 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.d_model, inner, bias=False)
         self.o = nn.Linear(inner, config.d_model, bias=False)
 
+    def queries(self, x: Tensor) -> Tensor:
+        """(B, T, H) -> (B, A, T, K)."""
+        return self.split(self.q(x)).transpose(1, 2)
+
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, H) -> keys and values (B, A, S, K)."""
-        return self._split(self.k(x)), self._split(self.v(x))
+        return self.split(self.k(x)).transpose(1, 2), self.split(self.v(x)).transpose(1, 2)
+
+    def output(self, context: Tensor) -> Tensor:
+        """Each head's weighted sum of values (B, A, T, K) -> (B, T, H)."""
+        return self.o(context.transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """x (B, T, H) attends; the mask, of booleans or added numbers, spreads to (B, A, T, S)."""
-        context = functional.scaled_dot_product_attention(
-            self._split(self.q(x)),
-            keys,
-            values,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            scale=1.0,
-        )
-        return self.o(context.transpose(1, 2).flatten(2))
+        return self.output(attend(self.queries(x), keys, values, mask, dropout=self.drop))
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    @property
+    def drop(self) -> float:
+        """The probability that an attention weight is dropped now."""
+        return self.dropout if self.training else 0.0
+
+    def split(self, x: Tensor) -> Tensor:
+        """(..., A K) -> (..., A, K)."""
+        return x.unflatten(-1, (self.heads, -1))
+
+
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(q k^T + mask) v, unscaled: (B, A, T, K) over (B, A, S, K) -> (B, A, T, K)."""
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, mask, dropout_p=dropout, is_causal=causal, scale=1.0
+    )
 
 
 class RelativeBias(nn.Module):

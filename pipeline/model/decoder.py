@@ -1,19 +1,27 @@
 """The decoder: blocks of self-attention, cross-attention and a gated feed-forward.
 
-Shapes: B batch, T target positions, L source positions, A heads, K channels per head.
+Shapes: B documents, R = B beams rows (document * beams + beam), T target positions, L source
+positions, A heads, K channels per head.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from torch import Tensor, nn
 
 from .attention import Attention, RelativeBias
 from .config import LocostConfig
+from .cross_attention import Cached, Whole, spread
 from .layers import GatedFeedForward, RMSNorm
+from .self_attention import Causal, Past
 
-KeysValues = tuple[Tensor, Tensor]
+
+class Attended(Protocol):
+    """What a block's self-attention or cross-attention looks at."""
+
+    def attend(self, attention: Attention, x: Tensor) -> Tensor:
+        """(R, T, H) -> (R, T, H)."""
 
 
 class DecoderBlock(nn.Module):
@@ -29,29 +37,12 @@ class DecoderBlock(nn.Module):
         self.feed_forward = GatedFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        source: KeysValues,
-        source_mask: Tensor | None,
-        past: KeysValues | None = None,
-    ) -> Tensor:
-        """x (B, T, H) -> (B, T, H).
-
-        `bias` spreads to (B, A, T, attended); `source` holds the cross-attention's keys and values
-        (B, A, L, K). `past`, buffers as long as the bias's last dimension, receives the keys and
-        values of x at its end and is attended in whole.
-        """
+    def forward(self, x: Tensor, targets: Attended, source: Attended) -> Tensor:
+        """x (R, T, H) -> (R, T, H)."""
         normed = self.self_attention_norm(x)
-        keys, values = self.self_attention.keys_values(normed)
-        if past is not None:
-            for buffer, new in zip(past, (keys, values), strict=True):
-                buffer[:, :, -x.shape[1] :] = new
-            keys, values = past
-        x = x + self.dropout(self.self_attention(normed, keys, values, bias))
+        x = x + self.dropout(targets.attend(self.self_attention, normed))
         normed = self.cross_attention_norm(x)
-        x = x + self.dropout(self.cross_attention(normed, *source, source_mask))
+        x = x + self.dropout(source.attend(self.cross_attention, normed))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
@@ -72,34 +63,41 @@ class Decoder(nn.Module):
         Embedded target (B, T, H), encoder states (B, L, H), their mask (B, L) or None
         -> (B, T, H).
         """
-        bias = self.relative_bias.causal(embedded.shape[1])
-        source_mask = spread(mask)
+        targets = Causal(self.relative_bias.causal(embedded.shape[1]))
+        source = Whole(states, spread(mask))
         x = self.dropout(embedded)
         for block in self.blocks:
-            source = block.cross_attention.keys_values(states)
-            x = block(x, bias, source, source_mask)
+            x = block(x, targets, source)
         return self.dropout(self.norm(x))
 
-    def start(self, states: Tensor, mask: Tensor | None, max_length: int) -> "DecoderState":
-        """The state before the first of at most `max_length` target positions."""
-        source = [block.cross_attention.keys_values(states) for block in self.blocks]
-        past = []
-        for keys, values in source:
-            shape = (*keys.shape[:2], max_length, keys.shape[-1])
-            past.append((keys.new_empty(shape), values.new_empty(shape)))
-        return DecoderState(source, spread(mask), past, self.relative_bias(max_length).flip(-1))
+    def start(
+        self,
+        states: Tensor,
+        mask: Tensor | None,
+        max_length: int,
+        beams: int = 1,
+        memory_budget: int | None = None,
+    ) -> "DecoderState":
+        """The state before the first of at most `max_length` target positions of each beam.
+
+        Encoder states (B, L, H), their mask (B, L) or None. `memory_budget`: bytes that the
+        cross-attention's keys and values may take.
+        """
+        spread_mask = spread(mask)
+        reversed_bias = self.relative_bias(max_length).flip(-1)
+        source, past = [], []
+        for block in self.blocks:
+            keys, values = block.cross_attention.keys_values(states)
+            source.append(Cached(keys, values, spread_mask))
+            shape = (len(states) * beams, keys.shape[1], max_length, keys.shape[-1])
+            past.append(Past(keys.new_empty(shape), values.new_empty(shape), reversed_bias))
+        return DecoderState(source, past)
 
     def step(self, embedded: Tensor, state: "DecoderState") -> Tensor:
-        """The next target position (B, 1, H) -> (B, 1, H); the state moves on by one."""
-        state.length += 1
-        length = state.length
+        """The next target position (R, 1, H) -> (R, 1, H); the state moves on by one."""
         x = self.dropout(embedded)
-        bias = state.reversed_bias[:, None, -length:]
-        for block, source, (keys, values) in zip(
-            self.blocks, state.source, state.past, strict=True
-        ):
-            past = (keys[:, :, :length], values[:, :, :length])
-            x = block(x, bias, source, state.source_mask, past)
+        for block, past, source in zip(self.blocks, state.past, state.source, strict=True):
+            x = block(x, past, source)
         return self.dropout(self.norm(x))
 
 
@@ -107,18 +105,12 @@ class Decoder(nn.Module):
 class DecoderState:
     """What decoding position by position keeps from one step to the next."""
 
-    source: list[KeysValues]
-    """Each block's cross-attention keys and values (B, A, L, K), computed once."""
-    source_mask: Tensor | None
-    """(B, 1, 1, L): True where the source is real."""
-    past: list[KeysValues]
-    """Each block's self-attention keys and values (B, A, max_length, K), filled from the front."""
-    reversed_bias: Tensor
-    """(A, max_length): the relative bias from the farthest distance down to 0."""
-    length: int = 0
-    """Positions decoded so far."""
+    source: Sequence[Attended]
+    """Each block's view of the source."""
+    past: list[Past]
+    """Each block's self-attention keys and values."""
 
-
-def spread(mask: Tensor | None) -> Tensor | None:
-    """(B, L) of 1 and 0 -> booleans (B, 1, 1, L) for attention."""
-    return None if mask is None else mask.bool()[:, None, None]
+    def select(self, rows: Tensor) -> None:
+        """Row i goes on from what row rows[i], a beam of the same document, has decoded."""
+        for past in self.past:
+            past.select(rows)
