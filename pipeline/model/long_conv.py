@@ -1,11 +1,43 @@
-"""Exact two-sided convolution of any length by FFT.
+"""Exact two-sided convolution of any length by FFT, in one piece or by overlap-save.
 
-Shapes: B batch, H channels (any slice of them: channels are independent), L positions, F length
-of the FFT. The FFT is circular, so F >= 2L - 1 keeps the L - 1 lags of either side apart.
+Shapes: B batch, H channels (any slice of them: channels are independent), L positions, D
+directions (causal, then reverse), F length of the FFT. The FFT is circular: what wraps around must
+not meet a kernel lag.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+# FFTs of overlap-save span this many times the kernel's lags: 4 of 6 lags' lengths are new output.
+SEGMENT_LAGS = 6
+SHORTEST_FFT = 1 << 14  # of overlap-save
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kernel of a number of lags to either side lies in the circular buffer of an FFT."""
+
+    lags: int
+    """Lags of each direction, lag 0 included."""
+    size: int
+    """F."""
+    reverse_end: int
+    """Index at which the reverse lags end, the farthest first; F where nothing is amiss."""
+
+    @classmethod
+    def of(cls, length: int, lags: int | None = None, published: bool = False) -> "Layout":
+        """The layout for inputs of a length, with kernels of all its lags or of the given number.
+
+        `published`: that of the published fused convolution, whose FFT is a power of two but whose
+        reverse lags end at 2L, right only where the two are the same.
+        """
+        lags = length if lags is None else min(lags, length)
+        if published:
+            return cls(lags, 1 << (2 * length - 1).bit_length(), 2 * length)
+        size = fast_fft_size(min(length + lags - 1, max(SEGMENT_LAGS * lags, SHORTEST_FFT)))
+        return cls(lags, size, size)
 
 
 def fast_fft_size(minimum: int) -> int:
@@ -22,43 +54,64 @@ def fast_fft_size(minimum: int) -> int:
     return best
 
 
-def two_sided(directions: Tensor, skip: Tensor) -> Tensor:
-    """One circular kernel (H, F) of causal and reverse lags (2, H, L) and skip weights D (H,).
+def two_sided(directions: Tensor, skip: Tensor, layout: Layout) -> Tensor:
+    """One circular kernel (H, F) of the directions' lags (D, H, lags) and skip weights D (H,).
 
     Lag 0 counts in both directions; D * u is one more weight at lag 0.
     """
-    _, channels, length = directions.shape
-    kernel = directions.new_zeros(channels, fast_fft_size(2 * length - 1))
-    kernel[:, :length] = directions[0]
-    kernel[:, 0] += directions[1, :, 0] + skip
-    kernel[:, kernel.shape[1] - length + 1 :] = directions[1, :, 1:].flip(-1)
+    _, channels, lags = directions.shape
+    kernel = directions.new_zeros(channels, layout.size)
+    kernel[:, :lags] = directions[0]
+    kernel[:, 0] += skip
+    if len(directions) == 2:
+        kernel[:, 0] += directions[1, :, 0]
+        end = layout.reverse_end
+        kernel[:, end - lags + 1 : end] += directions[1, :, 1:].flip(-1)
     return kernel
 
 
-def two_sided_transposed(kernel: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Gradients (2, H, L) and (H,) of `two_sided`'s arguments from the kernel's (H, F)."""
-    directions = kernel.new_empty(2, kernel.shape[0], length)
-    directions[0] = kernel[:, :length]
-    directions[1, :, 0] = kernel[:, 0]
-    directions[1, :, 1:] = kernel[:, kernel.shape[1] - length + 1 :].flip(-1)
+def two_sided_transposed(kernel: Tensor, count: int, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Gradients (D, H, lags) and (H,) of `two_sided`'s arguments from the kernel's (H, F)."""
+    lags, end = layout.lags, layout.reverse_end
+    directions = kernel.new_empty(count, kernel.shape[0], lags)
+    directions[0] = kernel[:, :lags]
+    if count == 2:
+        directions[1, :, 0] = kernel[:, 0]
+        directions[1, :, 1:] = kernel[:, end - lags + 1 : end].flip(-1)
     return directions, kernel[:, 0]
 
 
-def convolve(u: Tensor, kernel: Tensor) -> Tensor:
-    """z_j = sum_l kernel[(j - l) mod F] u_l, as (B, H, L) from u (B, L, H) and kernel (H, F)."""
+def convolve(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
+    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, L, H) from u (B, L, H) and kernel (H, F).
+
+    Where the FFT does not hold the whole input, by overlap-save: each segment also reads the lags
+    before and after it, whose own outputs are wrapped around and left out.
+    """
     length, size = u.shape[1], kernel.shape[-1]
-    spectrum = _spectrum(u, kernel).mul_(torch.fft.rfft(kernel))
-    return torch.fft.irfft(spectrum, n=size)[..., :length]
+    kernel_spectrum = torch.fft.rfft(kernel)
+    if size >= length + layout.lags - 1 or layout.reverse_end != size:
+        spectrum = _spectrum(u, kernel).mul_(kernel_spectrum)
+        return torch.fft.irfft(spectrum, n=size)[..., :length].transpose(1, 2)
+    overlap = layout.lags - 1
+    step = size - 2 * overlap
+    z = torch.empty_like(u)
+    for start in range(0, length, step):
+        begin = max(0, start - overlap)
+        segment = u[:, begin : start + step + overlap]
+        spectrum = _spectrum(segment, kernel).mul_(kernel_spectrum)
+        valid = torch.fft.irfft(spectrum, n=size)[..., start - begin :][..., :step]
+        z[:, start : start + step] = valid[..., : length - start].transpose(1, 2)
+    return z
 
 
 def convolve_backward(u: Tensor, grad: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `convolve`: u's as (B, H, L) and the kernel's (H, F), from grad (B, L, H)."""
+    """Gradients of `convolve` in one piece: u's (B, L, H) and the kernel's (H, F), from z's."""
     length, size = u.shape[1], kernel.shape[-1]
     grad_spectrum = _spectrum(grad, kernel)
     products = _spectrum(u, kernel).conj_physical_().mul_(grad_spectrum)
     grad_kernel = torch.fft.irfft(products.sum(0), n=size)
     grad_spectrum.mul_(torch.fft.rfft(kernel).conj_physical_())
-    return torch.fft.irfft(grad_spectrum, n=size)[..., :length], grad_kernel
+    return torch.fft.irfft(grad_spectrum, n=size)[..., :length].transpose(1, 2), grad_kernel
 
 
 def _spectrum(u: Tensor, kernel: Tensor) -> Tensor:

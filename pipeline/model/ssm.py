@@ -1,8 +1,9 @@
 """The bidirectional diagonal state-space layer of the encoder.
 
-Shapes: B batch, L positions, H channels, N complex modes, P * Q >= L the two levels of lags.
-Each channel convolves its input with k[l] = 2 Re sum_n c_n exp(z_n l) in both directions
-(LOCOST, section 3); lambda, B, step and skip are shared by the directions, C is not.
+Shapes: B batch, L positions, H channels, N complex modes, D directions (causal, then reverse), E
+sets of eigenvalues (1 shared by the directions, or one each), P * Q >= L the two levels of lags.
+Each channel convolves its input with k[l] = Re sum_n c_n exp(z_n l) in each direction (LOCOST,
+section 3); step and skip are shared by the directions, C is not.
 """
 
 import math
@@ -15,66 +16,108 @@ from torch.autograd.function import once_differentiable
 
 from .config import LocostConfig
 from .layers import at_least_fp32
-from .long_conv import convolve, convolve_backward, two_sided, two_sided_transposed
+from .long_conv import Layout, convolve, convolve_backward, two_sided, two_sided_transposed
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
-# Elements of the largest work array of one block of channels: it should stay in cache.
-BLOCK_ELEMENTS = 1 << 21
+# Elements of the largest work array of one block of channels: on a CPU it should stay in cache.
+BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 27}
+# Powers that a weight times this may still make subnormal are dropped, see `powers`.
+NEGLIGIBLE = 1e2
+# Without gradients, kernels of longer inputs end where the bound of `reach` is met.
+TRUNCATED_FROM = 1 << 14
 
 
 def modes(
-    inv_A_real: Tensor, A_imag: Tensor, log_dt: Tensor, B: Tensor, C: Tensor
+    inv_A_real: Tensor, A_imag: Tensor, log_dt: Tensor, B: Tensor, C: Tensor, hold: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Weights c (2, H, N) and log-multipliers z (H, N) of the kernel, in complex128.
+    """Weights c (D, H, N) and log-multipliers z (E, H, N) of the kernel, in complex128.
 
-    lambda = -exp(inv_A_real) + i A_imag, z = lambda exp(log_dt), and by zero-order hold
-    c = 2 B C (exp(z) - 1) / lambda, so that k[l] = Re sum_n c_n exp(z_n l). float64, since the
-    phases reach 80 rad a step.
+    From inv_A_real and A_imag (E, H, N), log_dt (1, H), B (E, H, N, 2), C (D, H, N, 2):
+    lambda = -exp(inv_A_real) + i A_imag, z = lambda exp(log_dt), and with a zero-order hold
+    c = 2 B C (exp(z) - 1) / lambda, without 2 B C, so that k[l] = Re sum_n c_n exp(z_n l).
+    float64, since the phases reach 80 rad a step.
     """
     eigenvalues = torch.complex(-inv_A_real.double().exp(), A_imag.double())
-    z = eigenvalues * log_dt.double().exp()[:, None]
-    held = torch.view_as_complex(B.double()) * (torch.exp(z) - 1) / eigenvalues
-    return 2 * held * torch.view_as_complex(C.double()), z
+    z = eigenvalues * log_dt.double().exp()[..., None]
+    weights = torch.view_as_complex(B.double())
+    if hold:
+        weights = weights * (torch.exp(z) - 1) / eigenvalues
+    return 2 * weights * torch.view_as_complex(C.double()), z
+
+
+def reach(c: Tensor, z: Tensor, length: int, tolerance: float) -> Tensor:
+    """Lags (H,) that a kernel of c (D, H, N) and z (E, H, N) needs, from 1 to `length`.
+
+    What lies beyond T lags is bounded by sum_l |k[l]| <= sum_n |c_n| exp(Re z_n T) /
+    (1 - exp(Re z_n)), the geometric series of every mode's modulus. By Young's inequality leaving
+    it out changes the convolution by at most that much of the input, in the largest value and in
+    the mean square alike. T is the least at which it is under `tolerance` of the kernel's own
+    scale, sqrt(sum_n |c_n|^2), in every direction.
+    """
+    decay = z.real.clamp(max=-1e-12)
+    weights = c.abs() / -torch.expm1(decay)
+    allowed = tolerance * c.abs().square().sum(-1).sqrt()  # (D, H)
+    low = torch.ones_like(allowed)
+    high = torch.full_like(allowed, length)
+    while (low < high).any():
+        middle = ((low + high) / 2).floor()
+        beyond = (weights * (decay * middle[..., None]).exp()).sum(-1)
+        low = torch.where(beyond > allowed, middle + 1, low)
+        high = torch.where(beyond > allowed, high, middle)
+    return high.amax(0).long()
 
 
 class Vandermonde:
     """k[d, h, l] = Re sum_n c[d, h, n] exp(z[h, n] l) for l < length, as a two-level product.
 
     With l = qP + r, exp(z l) = exp(z P q) exp(z r): one batched real matrix product of a
-    (2Q x 2N) and a (2N x P) factor per channel, instead of an (N x L) array of exponentials.
+    (Q x 2N) factor of each direction and a (2N x P) one for all that share eigenvalues, instead
+    of an (N x L) array of exponentials. G = E * H such sets, R = D / E directions in each.
     """
 
     def __init__(self, c: Tensor, z: Tensor, length: int, dtype: torch.dtype) -> None:
         self.length = length
         self.inner, self.outer = levels(length)
+        self.sets, self.channels = z.shape[:2]
+        z = z.flatten(0, 1)
         # Re(a b) is the dot product of conj(a) and b as real pairs: the left factor is conjugate.
         c, left_z = c.conj().resolve_conj(), (z * self.inner).conj().resolve_conj()
-        self.c = c.to(dtype.to_complex()).transpose(0, 1)[:, :, None]  # (H, 2, 1, N)
-        self.outer_powers = powers(left_z, self.outer, self.c.dtype)[:, None]  # (H, 1, Q, N)
-        self.left = real_pairs(self.c * self.outer_powers).flatten(1, 2)  # (H, 2Q, 2N)
-        self.right = real_pairs(powers(z, self.inner, self.c.dtype))  # (H, P, 2N)
+        self.c = self._by_set(c.to(dtype.to_complex()))[:, :, None]  # (G, R, 1, N)
+        self.outer_powers = powers(left_z, self.outer, self.c.dtype)[:, None]  # (G, 1, Q, N)
+        self.left = real_pairs(self.c * self.outer_powers).flatten(1, 2)  # (G, RQ, 2N)
+        self.right = real_pairs(powers(z, self.inner, self.c.dtype))  # (G, P, 2N)
 
     def kernel(self) -> Tensor:
-        """(2, H, L): causal, then reverse."""
-        table = self.left @ self.right.transpose(1, 2)  # (H, 2Q, P)
-        return table.view(len(table), 2, -1)[..., : self.length].transpose(0, 1)
+        """(D, H, L): causal, then reverse."""
+        table = self.left @ self.right.transpose(1, 2)  # (G, RQ, P)
+        table = table.unflatten(1, (-1, self.outer)).flatten(2)[..., : self.length]
+        return self._by_direction(table)
 
     def backward(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of c (2, H, N) and z (H, N), in complex128, from the kernel's (2, H, L)."""
-        channels = grad.shape[1]
-        table = grad.new_zeros(channels, 2, self.outer * self.inner)
-        table[..., : self.length] = grad.transpose(0, 1)
-        table = table.view(channels, 2 * self.outer, self.inner)
-        left = complex_pairs(table @ self.right).unflatten(1, (2, -1))  # (H, 2, Q, N)
-        right = complex_pairs(table.transpose(1, 2) @ self.left)  # (H, P, N)
+        """Gradients of c (D, H, N) and z (E, H, N), in complex128, from the kernel's (D, H, L)."""
+        grad = self._by_set(grad)
+        table = grad.new_zeros(*grad.shape[:2], self.outer * self.inner)
+        table[..., : self.length] = grad
+        table = table.view(len(grad), -1, self.inner)  # (G, RQ, P)
+        left = complex_pairs(table @ self.right).unflatten(1, (-1, self.outer))  # (G, R, Q, N)
+        right = complex_pairs(table.transpose(1, 2) @ self.left)  # (G, P, N)
         left.mul_(self.outer_powers.conj())
         right.mul_(complex_pairs(self.right).conj())
         lags = torch.arange(self.inner * self.outer, device=grad.device, dtype=grad.dtype)
-        grad_c = left.sum(2).conj().transpose(0, 1)
-        by_outer = weighted_sum_(lags[:: self.inner], left)  # (H, 2, N)
-        by_inner = weighted_sum_(lags[: self.inner], right)  # (H, N)
+        grad_c = self._by_direction(left.sum(2).conj())
+        by_outer = weighted_sum_(lags[:: self.inner], left)  # (G, R, N)
+        by_inner = weighted_sum_(lags[: self.inner], right)  # (G, N)
         grad_z = (self.c[:, :, 0] * by_outer.conj()).sum(1) + by_inner
+        grad_z = grad_z.unflatten(0, (self.sets, -1))
         return grad_c.to(torch.complex128), grad_z.to(torch.complex128)
+
+    def _by_set(self, x: Tensor) -> Tensor:
+        """(D, H, ...) -> (G, R, ...)."""
+        return x.unflatten(0, (self.sets, -1)).transpose(1, 2).flatten(0, 1)
+
+    def _by_direction(self, x: Tensor) -> Tensor:
+        """(G, R, ...) -> (D, H, ...)."""
+        return x.unflatten(0, (self.sets, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def levels(length: int) -> tuple[int, int]:
@@ -84,17 +127,20 @@ def levels(length: int) -> tuple[int, int]:
 
 
 def powers(z: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """exp(z p) for p < count, (H, N) -> (H, count, N), by doubling.
+    """exp(z p) for p < count, (G, N) -> (G, count, N), by doubling.
 
     Each multiplier is squared in float64, so an entry passes at most log2(count) roundings of the
-    working type.
+    working type. Multipliers under the root of its smallest number become zero: entries are then
+    either zero or normal, and no product meets subnormal numbers, which are many times slower.
     """
+    negligible = math.log(NEGLIGIBLE * torch.finfo(dtype).tiny ** 0.5)
     table = torch.empty(z.shape[0], count, z.shape[1], dtype=dtype, device=z.device)
     table[:, 0] = 1
-    multiplier = torch.exp(z)[:, None]
+    multiplier, decay = torch.exp(z)[:, None], z.real[:, None]
     done = 1
     while done < count:
         more = min(done, count - done)
+        multiplier = multiplier.masked_fill(decay * done < negligible, 0)
         torch.mul(table[:, :more], multiplier.to(dtype), out=table[:, done : done + more])
         multiplier = multiplier * multiplier
         done += more
@@ -116,97 +162,169 @@ def weighted_sum_(weights: Tensor, x: Tensor) -> Tensor:
     return complex_pairs(real_pairs(x).mul_(weights[:, None]).sum(-2))
 
 
+@torch.no_grad()
+def state_space_convolution(
+    u: Tensor, parameters: Sequence[Tensor], hold: bool, layouts: Sequence[Layout]
+) -> Tensor:
+    """u (B, L, H) convolved with the kernels of the parameters, a block of channels at a time.
+
+    The layouts, one per channel, say how many lags are computed; a block takes its longest.
+    """
+    dtype = working_type(u, parameters[-1])
+    z = torch.empty_like(u)
+    with torch.autocast(u.device.type, enabled=False):
+        for block, (*dynamics, skip) in channel_blocks(u, parameters, longest(layouts)):
+            layout = longest(layouts[block])
+            directions = Vandermonde(*modes(*dynamics, hold), layout.lags, dtype).kernel()
+            z[..., block] = convolve(u[..., block], two_sided(directions, skip[0], layout), layout)
+    return z
+
+
+def truncated_layouts(
+    u: Tensor, parameters: Sequence[Tensor], hold: bool, tolerance: float | None = None
+) -> list[Layout]:
+    """Layouts in which each channel's kernel ends at its `reach`.
+
+    The tolerance is the rounding of the working type unless it is given.
+    """
+    rounding = torch.finfo(working_type(u, parameters[-1])).eps / 2
+    length, bound = u.shape[1], rounding if tolerance is None else tolerance
+    lags = reach(*modes(*parameters[:-1], hold), length, bound)
+    return [Layout.of(length, count) for count in lags.tolist()]
+
+
 class _StateSpaceConvolution(torch.autograd.Function):
     """The layer's two-sided convolution; keeps only its inputs and recomputes in backward."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, u: Tensor, hold: bool, published: bool, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(u, *parameters)
-        z = torch.empty_like(u)
-        with torch.autocast(u.device.type, enabled=False):
-            for block, (*dynamics, skip) in channel_blocks(u, parameters):
-                kernel = two_sided(Vandermonde(*modes(*dynamics), *_size(u, skip)).kernel(), skip)
-                z[..., block] = convolve(u[..., block], kernel).transpose(1, 2)
-        return z
+        ctx.hold, ctx.layout = hold, Layout.of(u.shape[1], published=published)
+        return state_space_convolution(u, parameters, hold, [ctx.layout] * u.shape[-1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         u, *parameters = ctx.saved_tensors
+        layout, dtype = ctx.layout, working_type(u, parameters[-1])
         grad_u = torch.empty_like(u)
         grads = [torch.empty_like(parameter) for parameter in parameters]
         with torch.autocast(u.device.type, enabled=False):
-            for block, values in channel_blocks(u, parameters):
-                leaves = [value.detach().requires_grad_() for value in values[:-1]]
+            for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
+                leaves = [value.detach().requires_grad_() for value in dynamics]
                 with torch.enable_grad():
-                    c, z = modes(*leaves)
-                vandermonde = Vandermonde(c.detach(), z.detach(), *_size(u, values[-1]))
-                kernel = two_sided(vandermonde.kernel(), values[-1])
-                grad_block, grad_kernel = convolve_backward(u[..., block], grad[..., block], kernel)
-                grad_u[..., block] = grad_block.transpose(1, 2)
-                directions, grad_skip = two_sided_transposed(grad_kernel, u.shape[1])
+                    c, z = modes(*leaves, ctx.hold)
+                vandermonde = Vandermonde(c.detach(), z.detach(), layout.lags, dtype)
+                kernel = two_sided(vandermonde.kernel(), skip[0], layout)
+                grad_u[..., block], grad_kernel = convolve_backward(
+                    u[..., block], grad[..., block], kernel
+                )
+                directions, grad_skip = two_sided_transposed(grad_kernel, len(c), layout)
                 grad_modes = vandermonde.backward(directions)
                 block_grads = torch.autograd.grad((c, z), leaves, grad_modes)
-                for total, part in zip(grads, (*block_grads, grad_skip), strict=True):
-                    _channels(total, block).copy_(part)
-        return grad_u, *grads
+                for total, part in zip(grads, (*block_grads, grad_skip[None]), strict=True):
+                    total[:, block] = part
+        return grad_u, None, None, *grads
 
 
-def channel_blocks(u: Tensor, parameters: Sequence[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Slices of channels, with the parameters' part of each, small enough for the cache."""
-    batch, length, channels = u.shape
-    inner, outer = levels(length)
-    width = max(2 * batch * length, 2 * (inner + 2 * outer) * parameters[0].shape[1])
-    size = max(1, BLOCK_ELEMENTS // width)
-    for start in range(0, channels, size):
+def longest(layouts: Sequence[Layout]) -> Layout:
+    """The one with the most lags."""
+    return max(layouts, key=lambda layout: layout.lags)
+
+
+def channel_blocks(
+    u: Tensor, parameters: Sequence[Tensor], layout: Layout
+) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Slices of channels, with the parameters' part of each, that fit BLOCK_ELEMENTS."""
+    inner, outer = levels(layout.lags)
+    state_dim = parameters[0].shape[-1]
+    width = max(u.shape[0] * layout.size, 2 * (inner + 2 * outer) * state_dim)
+    allowed = BLOCK_ELEMENTS.get(u.device.type, max(BLOCK_ELEMENTS.values()))
+    size = max(1, allowed // width)
+    for start in range(0, u.shape[-1], size):
         block = slice(start, start + size)
-        yield block, [_channels(parameter, block) for parameter in parameters]
+        yield block, [parameter[:, block] for parameter in parameters]
 
 
-def _channels(parameter: Tensor, block: slice) -> Tensor:
-    """A kernel parameter's channels; only C, of four dimensions, has its directions first."""
-    return parameter[:, block] if parameter.dim() == 4 else parameter[block]
-
-
-def _size(u: Tensor, parameter: Tensor) -> tuple[int, torch.dtype]:
-    """Length and working type of the kernel."""
-    return u.shape[1], at_least_fp32(torch.promote_types(u.dtype, parameter.dtype))
+def working_type(u: Tensor, parameter: Tensor) -> torch.dtype:
+    """Type of kernel and FFT: that of input and parameters, at least float32."""
+    return at_least_fp32(torch.promote_types(u.dtype, parameter.dtype))
 
 
 class BidirectionalSSM(nn.Module):
     """W_o (q * ssm(k)) + b_o, with q and k affine in the input and ssm the two-sided convolution.
 
     The mask comes after the projection of k, since that has a bias: padding then neither adds to
-    real positions nor changes their values.
+    real positions nor changes their values. Complex q and k (the paper's) are convolved by the
+    same real kernel; the real part of their product goes on to W_o.
     """
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
         channels, modes_ = config.d_model, config.state_dim
-        self.inv_A_real = nn.Parameter(torch.full((channels, modes_), math.log(0.5)))
-        self.A_imag = nn.Parameter(math.pi * torch.arange(modes_).repeat(channels, 1))
-        self.log_dt = nn.Parameter(torch.empty(channels).uniform_(math.log(1e-3), math.log(0.1)))
-        self.B = nn.Parameter(torch.tensor([1.0, 0.0]).repeat(channels, modes_, 1))
-        self.C = nn.Parameter(torch.randn(2, channels, modes_, 2) * 0.5**0.5)
+        directions = 1 if config.ssm_directions == "causal" else 2
+        sets = (2,) if config.ssm_directions == "separate" else ()
+        as_in_paper = config.ssm_initialisation == "paper"
+        self.hold = config.ssm_discretisation == "zero_order_hold"
+        self.published = config.published_convolution
+        self.parts = 2 if config.ssm_projections == "complex" else 1
+        self.inv_A_real = nn.Parameter(torch.full((*sets, channels, modes_), math.log(0.5)))
+        self.A_imag = nn.Parameter(math.pi * torch.arange(modes_).repeat(*sets, channels, 1))
+        if as_in_paper:
+            self.log_dt = nn.Parameter(torch.log(1 - torch.rand(channels)))
+            self.B = nn.Parameter(torch.randn(*sets, channels, modes_, 2) * 0.5**0.5)
+        else:
+            first, last = math.log(1e-3), math.log(0.1)
+            self.log_dt = nn.Parameter(torch.empty(channels).uniform_(first, last))
+            self.B = nn.Parameter(torch.tensor([1.0, 0.0]).repeat(*sets, channels, modes_, 1))
+        self.C = nn.Parameter(torch.randn(directions, channels, modes_, 2) * 0.5**0.5)
         self.D = nn.Parameter(torch.randn(channels))
-        self.q_proj = nn.Linear(channels, channels)
-        self.k_proj = nn.Linear(channels, channels)
+        self.q_proj = nn.Linear(channels, self.parts * channels)
+        self.k_proj = nn.Linear(channels, self.parts * channels)
         self.output = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (B, L, H), mask (B, L) of 1 (real) and 0 or None -> (B, L, H)."""
-        k = self.k_proj(x)
-        if mask is not None:
-            k = k * mask[..., None].to(k.dtype)
-        return self.output(self.q_proj(x) * self.convolution(k))
+        return self.gate(x, self.convolution(self.keys(x, mask)))
 
+    def keys(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What is convolved: (B, L, H) -> (B, L, H), or (B, L, 2H) of real and imaginary parts."""
+        k = self.k_proj(x)
+        return k if mask is None else k * mask[..., None].to(k.dtype)
+
+    def gate(self, x: Tensor, z: Tensor) -> Tensor:
+        """The layer's output (B, L, H) from its input and the convolved keys, token by token."""
+        gated = self.q_proj(x) * z
+        if self.parts == 2:
+            real, imaginary = gated.chunk(2, dim=-1)
+            gated = real - imaginary
+        return self.output(gated)
+
+    @torch.compiler.disable  # complex numbers and FFTs: nothing a compiler would fuse
     def convolution(self, k: Tensor) -> Tensor:
-        """The state-space models alone: (B, L, H) -> (B, L, H)."""
-        parameters = (getattr(self, name) for name in KERNEL_PARAMETERS)
-        return _StateSpaceConvolution.apply(k, *parameters)
+        """The state-space models alone: (B, L, H) -> (B, L, H), or (B, L, 2H) by parts."""
+        parameters = self.kernel_parameters()
+        k_parts = torch.cat(k.chunk(self.parts, dim=-1)) if self.parts > 1 else k
+        length = k.shape[1]
+        if self.published and length % 2:  # the published code makes lengths even
+            k_parts = torch.nn.functional.pad(k_parts, (0, 0, 0, 1))
+        if torch.is_grad_enabled() or length < TRUNCATED_FROM or self.published:
+            z = _StateSpaceConvolution.apply(k_parts, self.hold, self.published, *parameters)
+        else:
+            layouts = truncated_layouts(k_parts, parameters, self.hold)
+            z = state_space_convolution(k_parts, parameters, self.hold, layouts)
+        z = z[:, :length]
+        return torch.cat(z.chunk(self.parts), dim=-1) if self.parts > 1 else z
+
+    def kernel_parameters(self) -> list[Tensor]:
+        """The kernel's parameters, channels second: (E, H, N) twice, (1, H), (E, H, N, 2),
+        (D, H, N, 2), (1, H)."""
+        dimensions = {"inv_A_real": 3, "A_imag": 3, "log_dt": 2, "B": 4, "C": 4, "D": 2}
+        values = {name: getattr(self, name) for name in KERNEL_PARAMETERS}
+        return [x if x.dim() == dimensions[name] else x[None] for name, x in values.items()]
 
     @torch.no_grad()
     def kernels(self, length: int) -> Tensor:
-        """Causal and reverse kernel (2, H, length), without the skip, to look at."""
-        c, z = modes(self.inv_A_real, self.A_imag, self.log_dt, self.B, self.C)
-        return Vandermonde(c, z, length, at_least_fp32(self.D.dtype)).kernel()
+        """The kernel of each direction (D, H, length), without the skip, to look at."""
+        *dynamics, skip = self.kernel_parameters()
+        return Vandermonde(*modes(*dynamics, self.hold), length, at_least_fp32(skip.dtype)).kernel()

@@ -1,5 +1,7 @@
 """The model against the numbers of the published code."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from locost_golden import error, golden, gradients, published, settings, tiny_model
@@ -100,3 +102,21 @@ def test_relative_buckets():
         bias.weight.copy_(torch.arange(32.0)[:, None].expand(32, 4))
     expected = [sum(distance >= start for start in first) - 1 for distance in range(300)]
     assert bias(300)[2].tolist() == expected
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [37, 50])
+def test_published_convolution_fault_is_reproduced(length):
+    """On request only: without padding, at lengths that are no power of two."""
+    row = golden["attention_mask"].sum(1).tolist().index(length)
+    inputs = (golden["input_ids"][row : row + 1, :length], None, golden["labels"][row : row + 1])
+    exact = tiny_model()
+    config = replace(exact.config, published_convolution=True)
+    weights = {name: tensor.clone() for name, tensor in published.items()}
+    output = import_weights(config, weights).eval()(*inputs)
+    wanted = f"fastquirk.single{length}"
+    assert error(output.encoder_states, golden[f"{wanted}.encoder_last_hidden_state"]) < 2e-5
+    assert error(output.logits, golden[f"{wanted}.logits"]) < 2e-5
+    assert error(exact(*inputs).encoder_states, output.encoder_states) > 0.1
+    whole = (golden["input_ids"][:1], None, golden["labels"][:1])  # 64 positions
+    assert error(import_weights(config, weights)(*whole).logits, exact(*whole).logits) < 1e-6
