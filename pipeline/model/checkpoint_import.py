@@ -7,63 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checkpoint_names import COPIES, EMBEDDING, FIXED, HEAD, SETTINGS, our_name
 from .config import LocostConfig
 from .folder import build_model
 from .locost import Locost
-
-# Published names -> ours, applied in order to a whole key.
-_RENAMED = (
-    (r"^shared\.", "embedding."),
-    (r"^lm_head\.", "head."),
-    (r"^(encoder|decoder)\.final_layer_norm\.", r"\1.norm."),
-    (
-        r"^decoder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.",
-        "decoder.relative_bias.",
-    ),
-    (r"^encoder\.block\.(\d+)\.layer\.0\.layer_prenorm\.", r"encoder.blocks.\1.ssm_norm."),
-    (r"^encoder\.block\.(\d+)\.layer\.0\.ssm_layer\.(?:kernel\.)?", r"encoder.blocks.\1.ssm."),
-    (r"\.ssm\.output_linear\.", ".ssm.output."),
-    (r"^encoder\.block\.(\d+)\.layer\.1\.", r"encoder.blocks.\1.feed_forward."),
-    (r"^decoder\.block\.(\d+)\.layer\.0\.", r"decoder.blocks.\1.self_attention."),
-    (r"^decoder\.block\.(\d+)\.layer\.1\.", r"decoder.blocks.\1.cross_attention."),
-    (r"^decoder\.block\.(\d+)\.layer\.2\.", r"decoder.blocks.\1.feed_forward."),
-    (r"\.(?:SelfAttention|EncDecAttention|DenseReluDense)\.", "."),
-    (r"\.(self_attention|cross_attention|feed_forward)\.layer_norm\.", r".\1_norm."),
-)
-# Further copies of the embedding that the published code may save.
-_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# Published setting -> ours, where the meaning is the same.
-_SETTINGS = {
-    "vocab_size": "vocab_size",
-    "d_model": "d_model",
-    "d_ff": "d_ff",
-    "num_layers": "encoder_layers",
-    "num_heads": "num_heads",
-    "d_kv": "head_dim",
-    "dropout_rate": "dropout",
-    "tie_word_embeddings": "tie_embeddings",
-    "layer_norm_epsilon": "layer_norm_epsilon",
-    "relative_attention_num_buckets": "relative_buckets",
-    "relative_attention_max_distance": "relative_max_distance",
-    "pad_token_id": "pad_id",
-    "eos_token_id": "eos_id",
-    "decoder_start_token_id": "start_id",
-}
-# What the published settings can vary and this model does not.
-_FIXED = {
-    "num_ssm_heads": 1,
-    "gating": True,
-    "bidirectional": True,
-    "feed_forward_proj": "gated-gelu",
-    "dense_act_fn": "gelu_new",
-}
-
-
-def our_name(published: str) -> str:
-    """Our name of a published key; a key that is not one keeps its name."""
-    for pattern, replacement in _RENAMED:
-        published = re.sub(pattern, replacement, published)
-    return published
 
 
 def published_config(published: Mapping[str, Any]) -> LocostConfig:
@@ -74,18 +21,18 @@ def published_config(published: Mapping[str, Any]) -> LocostConfig:
     or that describes another architecture.
     """
     published = {"tie_word_embeddings": True, **published}
-    missing = [name for name in (*_SETTINGS, "d_state") if name not in published]
+    missing = [name for name in (*SETTINGS, "d_state") if name not in published]
     if missing:
         raise ValueError(
             f"not a published LOCOST configuration: it lacks {', '.join(missing)}; add them"
         )
-    for name, value in _FIXED.items():
+    for name, value in FIXED.items():
         if published.get(name, value) != value:
             raise ValueError(f"{name}={published[name]!r} is another architecture; need {value!r}")
     d_state = published["d_state"]
     if not isinstance(d_state, int) or d_state % 2:
         raise ValueError(f"d_state={d_state!r} must be an even number: modes and conjugates")
-    settings = {ours: published[name] for name, ours in _SETTINGS.items()}
+    settings = {ours: published[name] for name, ours in SETTINGS.items()}
     return LocostConfig(
         **settings,
         state_dim=d_state // 2,
@@ -99,14 +46,14 @@ def deduced_config(weights: Mapping[str, Tensor]) -> LocostConfig:
     Tied if no lm_head differs from the embedding. Raises ValueError where a needed key is missing.
     """
     try:
-        embedding = weights["shared.weight"]
+        embedding = weights[EMBEDDING]
         modes = weights["encoder.block.0.layer.0.ssm_layer.kernel.inv_A_real"]
         inner = weights["decoder.block.0.layer.0.SelfAttention.q.weight"]
         bias = weights["decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
         wide = weights["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]
     except KeyError as error:
         raise ValueError(f"not published LOCOST weights: missing {error.args[0]}") from None
-    head = weights.get("lm_head.weight")
+    head = weights.get(HEAD)
     return LocostConfig(
         vocab_size=embedding.shape[0],
         d_model=embedding.shape[1],
@@ -129,10 +76,10 @@ def import_weights(
     Copies of the embedding (encoder, decoder, and the head of a tied model) must equal it. Raises
     ValueError that names differing copies, missing and surplus keys, and wrong shapes.
     """
-    if "shared.weight" not in published:
-        raise ValueError(f"{origin}: not published LOCOST weights: missing shared.weight")
-    embedding = published["shared.weight"]
-    copies = (*_COPIES, "lm_head.weight") if config.tie_embeddings else _COPIES
+    if EMBEDDING not in published:
+        raise ValueError(f"{origin}: not published LOCOST weights: missing {EMBEDDING}")
+    embedding = published[EMBEDDING]
+    copies = (*COPIES, HEAD) if config.tie_embeddings else COPIES
     for name in copies:
         if not torch.equal(published.get(name, embedding), embedding):
             raise ValueError(
@@ -140,7 +87,7 @@ def import_weights(
                 + (
                     "; set tie_word_embeddings to false in config.json for a model with a head of "
                     "its own"
-                    if name == "lm_head.weight"
+                    if name == HEAD
                     else ""
                 )
             )

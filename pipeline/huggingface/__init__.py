@@ -1,0 +1,1 @@
+"""The folder that transformers loads: two modules that run inside it, and how it is made."""
