@@ -12,14 +12,23 @@ if not __package__:  # run by path: import from the repository root, not from th
 import argparse
 
 from pipeline import distributed
-from pipeline.evaluation.command_line import count_from, exit_on_user_error, source_length
+from pipeline.evaluation.command_line import (
+    add_strategy_options,
+    count_from,
+    exit_on_user_error,
+    source_length,
+    take_strategy,
+)
 from pipeline.evaluation.decode import PRECISIONS
 from pipeline.evaluation.run import SYSTEMS, Options, evaluate
 from pipeline.evaluation.tables import rouge_table, signed
 
 
 def parse(arguments: list[str] | None) -> Options:
-    """The options on the command line; exits with status 2 on one that cannot be."""
+    """The options on the command line; exits with status 2 on one that cannot be.
+
+    Raises ValueError for generation options that do not go together.
+    """
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument(
@@ -39,12 +48,6 @@ def parse(arguments: list[str] | None) -> Options:
         default=list(SYSTEMS),
         help="the model; the document's first sentences; the model given another "
         "document (default: all)",
-    )
-    parser.add_argument(
-        "--max_new_tokens",
-        type=count_from(1),
-        default=512,
-        help="longest summary, in tokens (default 512)",
     )
     parser.add_argument(
         "--batch_size",
@@ -76,15 +79,17 @@ def parse(arguments: list[str] | None) -> Options:
         default=3,
         help="sentences of the lead baseline (default 3)",
     )
+    add_strategy_options(parser)
     values = vars(parser.parse_args(arguments))
     del values["local_rank"]
-    return Options(**{**values, "systems": tuple(values["systems"])})
+    strategy = take_strategy(values)
+    return Options(**{**values, "systems": tuple(values["systems"]), "strategy": strategy})
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Evaluate and print the table; exits with status 2 on input that cannot be evaluated."""
-    options = parse(arguments)
     with exit_on_user_error():
+        options = parse(arguments)
         try:
             world = distributed.start()
             results, worked = evaluate(options, world)

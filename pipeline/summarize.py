@@ -13,7 +13,12 @@ import argparse
 
 import torch
 
-from pipeline.evaluation.command_line import count_from, exit_on_user_error, source_length
+from pipeline.evaluation.command_line import (
+    add_strategy_options,
+    exit_on_user_error,
+    source_length,
+    take_strategy,
+)
 from pipeline.evaluation.decode import PRECISIONS, encode_source, generate_batch, load
 from pipeline.progress import Progress
 
@@ -23,12 +28,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="summarize.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="kept checkpoint (RUN/best) or model folder"
-    )
-    parser.add_argument(
-        "--max_new_tokens",
-        type=count_from(1),
-        default=512,
-        help="longest summary, in tokens (default 512)",
     )
     parser.add_argument(
         "--source_length",
@@ -42,6 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default="fp32",
         help="type of the matrix products (default fp32)",
     )
+    add_strategy_options(parser)
     parser.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text; - is standard input")
     return parser.parse_args(arguments)
 
@@ -70,15 +70,14 @@ def read_text(name: str) -> str:
 
 def summarize(options: argparse.Namespace) -> None:
     """Print the summary of each file, after its name where there are several."""
+    strategy = take_strategy(vars(options))
     texts = [read_text(name) for name in options.files]  # all are readable before any work begins
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, tokenizer = load(options.checkpoint, device)
     bar = Progress("Summaries", len(texts), "documents")
     for name, text in zip(options.files, texts, strict=True):
         source = encode_source(tokenizer, text, options.source_length)
-        (summary,) = generate_batch(
-            model, tokenizer, [source], options.max_new_tokens, options.precision, device
-        )
+        (summary,) = generate_batch(model, tokenizer, [source], strategy, options.precision, device)
         bar.update()
         print(f"{name}\n{summary}\n" if len(texts) > 1 else summary, flush=True)
     bar.close()

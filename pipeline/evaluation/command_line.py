@@ -4,6 +4,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+from pipeline.model.generation import DecodingStrategy
 
 
 @contextmanager
@@ -32,3 +36,39 @@ def source_length(text: str) -> int:
     if not text.isdecimal() or int(text) == 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 0 (whole text) or at least 2 tokens")
     return int(text)
+
+
+def gibibytes(text: str) -> int:
+    """A size in GiB, such as 0.5, in bytes."""
+    try:
+        return round(float(text) * 2**30)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of GiB") from None
+
+
+def add_strategy_options(parser: argparse.ArgumentParser) -> None:
+    """The options of how summaries are generated, for `take_strategy`."""
+    group = parser.add_argument_group("generation", "greedy unless --num_beams or --top_p is given")
+
+    def add(name: str, kind: Callable[[str], float], text: str) -> None:
+        default = getattr(DecodingStrategy, name)
+        shown = "" if default is None else f" (default {default})"
+        group.add_argument(f"--{name}", type=kind, default=default, help=text + shown)
+
+    add("max_new_tokens", int, "longest summary, in tokens")
+    add("min_new_tokens", int, "shortest summary, in tokens")
+    add("num_beams", int, "beams of a beam search; 1: none")
+    add("length_penalty", float, "power of the length that a beam's score is divided by")
+    add("top_p", float, "sample from the likeliest tokens of this probability together")
+    add("temperature", float, "what the logits are divided by before sampling")
+    add("seed", int, "seed of the samples")
+    add("no_repeat_ngram_size", int, "no sequence of so many tokens comes twice; 0: no rule")
+    add("memory_budget", gibibytes, "most GiB for cross-attention's keys and values")
+
+
+def take_strategy(values: dict[str, Any]) -> DecodingStrategy:
+    """The strategy among the parsed values, whose options are taken out.
+
+    Raises ValueError naming the option that is impossible.
+    """
+    return DecodingStrategy(**{one.name: values.pop(one.name) for one in fields(DecodingStrategy)})

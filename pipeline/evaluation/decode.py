@@ -1,12 +1,14 @@
-"""From source ids to summaries: batches of similar length, greedy decoding, text."""
+"""From source ids to summaries: batches of similar length, decoding, text."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from pipeline.model import Locost, load_model
+from pipeline.model.generation import DecodingStrategy
 from pipeline.tokenizer import EOS_ID, FILE_NAME, PAD_ID, Tokenizer
 
 PRECISIONS = ("bf16", "fp32")
@@ -63,11 +65,11 @@ def generate_batch(
     model: Locost,
     tokenizer: Tokenizer,
     sources: Sequence[np.ndarray],
-    max_new_tokens: int,
+    strategy: DecodingStrategy,
     precision: str,
     device: torch.device,
 ) -> list[str]:
-    """Greedy summaries of one padded batch of sources, each (L,) ids ending with EOS."""
+    """Summaries of one padded batch of sources, each (L,) ids ending with EOS."""
     input_ids = torch.full((len(sources), max(map(len, sources))), PAD_ID)
     mask = torch.zeros(input_ids.shape, dtype=torch.bool)
     for row, source in enumerate(sources):
@@ -77,7 +79,7 @@ def generate_batch(
         outputs = model.generate(
             input_ids.to(device),
             attention_mask=None if mask.all() else mask.to(device),
-            max_new_tokens=max_new_tokens,
+            **asdict(strategy),
         )
     return [tokenizer.decode(_until_end(row)) for row in outputs.tolist()]
 
@@ -86,19 +88,19 @@ def generate_summaries(
     model: Locost,
     tokenizer: Tokenizer,
     sources: Sequence[np.ndarray],
-    max_new_tokens: int,
+    strategy: DecodingStrategy,
     batch_size: int,
     precision: str,
     device: torch.device,
 ) -> list[str]:
-    """Greedy summaries of the sources, in their order; each source is (L,) ids ending with EOS.
+    """Summaries of the sources, in their order; each source is (L,) ids ending with EOS.
 
     Works on the given model alone and asks no other process: each rank may give its own share.
     """
     summaries = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], batch_size):
         texts = generate_batch(
-            model, tokenizer, [sources[i] for i in batch], max_new_tokens, precision, device
+            model, tokenizer, [sources[i] for i in batch], strategy, precision, device
         )
         for index, text in zip(batch, texts, strict=True):
             summaries[index] = text

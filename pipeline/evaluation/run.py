@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipeline.evaluation.decode import (
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
 from pipeline.evaluation.tables import flatten
 from pipeline.files import replace_json
+from pipeline.model.generation import DecodingStrategy
 from pipeline.progress import Progress
 from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ class Options:
     data: Path
     output: Path
     systems: tuple[str, ...] = SYSTEMS
-    max_new_tokens: int = 512
+    strategy: DecodingStrategy = field(default_factory=DecodingStrategy)
     batch_size: int = 8
     limit: int = 0
     precision: str = "bf16"
@@ -175,8 +176,8 @@ def _predictor(
     if system == "lead":
         return lambda batch: [lead(examples[i].document, options.lead_sentences) for i in batch]
     if system == "permuted":
-        # Greedy decoding is a function of the source: what the model says of another document is
-        # already known.
+        # A summary is a function of the source, or a sample of one: what the model says of another
+        # document is already known.
         summaries = [record["prediction"] for record in model_predictions.read()]
         return lambda batch: [summaries[donors[i]] for i in batch]
     model, tokenizer = load(options.checkpoint, device)
@@ -184,7 +185,7 @@ def _predictor(
         model,
         tokenizer,
         [examples[i].source for i in batch],
-        options.max_new_tokens,
+        options.strategy,
         options.precision,
         device,
     )
@@ -273,8 +274,8 @@ def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> d
             "examples": count,
         },
         "decoding": {
-            "method": "greedy",
-            "max_new_tokens": options.max_new_tokens,
+            "method": options.strategy.method,
+            **asdict(options.strategy),
             "source_length": "as in the dataset" if length is None else length or "whole text",
             "batch_size": options.batch_size,
             "precision": options.precision,

@@ -9,7 +9,7 @@ from torch.nn import functional
 from .config import LocostConfig
 from .decoder import Decoder
 from .encoder import Encoder
-from .generation import greedy
+from .generation import DecodingStrategy, generate
 from .layers import at_least_fp32
 from .ssm import KERNEL_PARAMETERS, BidirectionalSSM
 
@@ -90,24 +90,37 @@ class Locost(nn.Module):
         attention_mask: Tensor | None = None,
         max_new_tokens: int = 512,
         min_new_tokens: int = 0,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        seed: int = 0,
+        memory_budget: int | None = None,
     ) -> Tensor:
-        """The most likely next token, again and again: (B, L) -> ids (B, T') with the start token.
+        """New ids for each source (B, L), its mask (B, L) or None -> (B, 1 + T), start token first.
 
-        A row ends with EOS and is padded from there; EOS is not allowed among a row's first
-        `min_new_tokens`. Stops when all rows ended, or after `max_new_tokens`. Dropout is off
-        meanwhile. Raises ValueError naming the argument that is impossible.
+        By default the likeliest next token, again and again; see `DecodingStrategy` for beam
+        search, sampling and the rules. A row ends with EOS and is padded from there; T is the
+        longest row's, at most `max_new_tokens`. Dropout is off meanwhile, the global random state
+        is not touched. Raises ValueError naming the argument that is impossible.
         """
         check_inputs(self.config, input_ids, attention_mask)
-        if not 0 <= min_new_tokens <= max_new_tokens or max_new_tokens < 1:
-            raise ValueError(
-                f"max_new_tokens={max_new_tokens}, min_new_tokens={min_new_tokens}: give at least "
-                "1 new token, and a minimum from 0 to the maximum"
-            )
+        strategy = DecodingStrategy(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+            top_p=top_p,
+            temperature=temperature,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            seed=seed,
+            memory_budget=memory_budget,
+        )
         was_training = self.training
         self.eval()
         try:
-            states = self.encode(input_ids, attention_mask)
-            return greedy(self, states, attention_mask, max_new_tokens, min_new_tokens)
+            return generate(self, input_ids, attention_mask, strategy)
         finally:
             self.train(was_training)
 

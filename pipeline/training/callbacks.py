@@ -14,6 +14,7 @@ from pipeline.evaluation.decode import generate_summaries
 from pipeline.evaluation.rouge import mean_rouge, score
 from pipeline.files import replace_text
 from pipeline.model import Locost
+from pipeline.model.generation import DecodingStrategy
 from pipeline.progress import Progress
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
@@ -126,7 +127,7 @@ class Validation:
             model,
             self.tokenizer,
             [truncate(sample.source, self.config.data.source_length) for sample in samples],
-            max_new_tokens=self.config.train.max_new_tokens,
+            DecodingStrategy(max_new_tokens=self.config.train.max_new_tokens),
             batch_size=VALIDATION_BATCH,
             precision=self.config.train.precision,
             device=self.world.device,

@@ -13,6 +13,7 @@ from pipeline.evaluation.decode import (
     model_folder,
 )
 from pipeline.model import Locost, load_model, save_model
+from pipeline.model.generation import DecodingStrategy
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 
@@ -37,8 +38,9 @@ def test_batched_summaries_are_those_of_each_source_alone_in_order(checkpoint, d
     sources = [dataset[i].source for i in range(len(dataset))]
     expected = one_by_one(model, tokenizer, sources, 8)
     assert len(set(expected)) > 5, "a model that ignores its source would prove nothing"
+    strategy = DecodingStrategy(max_new_tokens=8)
     for batch_size in (7, 26):
-        found = generate_summaries(model, tokenizer, sources, 8, batch_size, "fp32", CPU)
+        found = generate_summaries(model, tokenizer, sources, strategy, batch_size, "fp32", CPU)
         assert found == expected
 
 
@@ -46,10 +48,11 @@ def test_bf16_autocast_runs_and_the_training_mode_is_left_as_it_was(checkpoint, 
     model, tokenizer = load(checkpoint, CPU)
     dataset = Dataset(dataset_folder)
     model.train()
-    texts = generate_summaries(model, tokenizer, [dataset[0].source], 5, 4, "bf16", CPU)
+    strategy = DecodingStrategy(max_new_tokens=5)
+    texts = generate_summaries(model, tokenizer, [dataset[0].source], strategy, 4, "bf16", CPU)
     assert len(texts) == 1
     assert model.training
-    assert generate_summaries(model, tokenizer, [], 5, 4, "fp32", CPU) == []
+    assert generate_summaries(model, tokenizer, [], strategy, 4, "fp32", CPU) == []
 
 
 def test_batches_hold_every_index_once_longest_first():

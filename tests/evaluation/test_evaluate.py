@@ -13,8 +13,10 @@ import torch
 from rouge_score.rouge_scorer import RougeScorer
 
 from pipeline.distributed import World
+from pipeline.evaluate import main, parse
 from pipeline.evaluation import run
 from pipeline.evaluation.run import Examples, Options, derangement, evaluate, lead
+from pipeline.model.generation import DecodingStrategy
 from pipeline.shards import Dataset
 from preprocessing.sentences import split_sentences
 
@@ -29,7 +31,7 @@ def options(checkpoint, dataset_folder, tmp_path) -> Options:
         checkpoint=checkpoint,
         data=dataset_folder,
         output=tmp_path / "out",
-        max_new_tokens=10,
+        strategy=DecodingStrategy(max_new_tokens=10),
         batch_size=4,
         precision="fp32",
         lead_sentences=1,
@@ -44,7 +46,7 @@ def finished(checkpoint, dataset_folder, tmp_path_factory) -> Path:
         checkpoint=checkpoint,
         data=dataset_folder,
         output=output,
-        max_new_tokens=10,
+        strategy=DecodingStrategy(max_new_tokens=10),
         batch_size=4,
         precision="fp32",
         lead_sentences=1,
@@ -155,7 +157,14 @@ def test_systems_can_be_added_later(options, finished):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"max_new_tokens": 11}, "decoding.max_new_tokens was 10, now 11"),
+        (
+            {"strategy": DecodingStrategy(max_new_tokens=11)},
+            "decoding.max_new_tokens was 10, now 11",
+        ),
+        (
+            {"strategy": DecodingStrategy(max_new_tokens=10, num_beams=2)},
+            "decoding.method was greedy, now beam search; decoding.num_beams was 1, now 2",
+        ),
         ({"source_length": 8}, "decoding.source_length was as in the dataset, now 8"),
         ({"limit": 20}, "dataset.examples was 26, now 20"),
     ],
@@ -201,6 +210,22 @@ def test_pretraining_shards_are_refused(options, dataset_folder, tmp_path):
     (folder / "manifest.json").write_text(json.dumps({**manifest, "kind": "pretraining"}))
     with pytest.raises(ValueError, match="pretraining samples"):
         evaluate(replace(options, data=folder), ALONE)
+
+
+def test_the_options_of_generation_make_the_strategy():
+    paths = ["--checkpoint=a", "--data=b", "--output=c"]
+    assert parse(paths).strategy == DecodingStrategy()
+    chosen = "--num_beams=4 --length_penalty=2 --memory_budget=1.5 --min_new_tokens=3"
+    assert parse([*paths, *chosen.split()]).strategy == DecodingStrategy(
+        num_beams=4, length_penalty=2.0, memory_budget=3 * 2**29, min_new_tokens=3
+    )
+
+
+def test_a_strategy_that_cannot_be_is_one_line_and_status_2(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--checkpoint=a", "--data=b", "--output=c", "--seed=3"])
+    error = capsys.readouterr().err
+    assert error.startswith("error: seed=3") and error.count("\n") == 1
 
 
 def command(options: Options) -> list[str]:

@@ -14,6 +14,7 @@ from pipeline.distributed import World
 from pipeline.evaluation.plots import smooth
 from pipeline.evaluation.report import ROOT, escape, hide_paths, to_html
 from pipeline.evaluation.run import Options, evaluate
+from pipeline.model.generation import DecodingStrategy
 from pipeline.report import main
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -54,7 +55,7 @@ def parts(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> dic
         checkpoint=checkpoint,
         data=dataset_folder,
         output=folder / "evaluation",
-        max_new_tokens=10,
+        strategy=DecodingStrategy(max_new_tokens=10),
         precision="fp32",
     )
     theirs = {"checkpoint": other_checkpoint, "output": folder / "scratch_evaluation"}

@@ -45,6 +45,24 @@ def test_prints_what_the_model_generates_from_the_whole_text(call, checkpoint, t
     assert by_hand(ids) != by_hand([*ids[:19], 1])
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"num_beams": 3, "length_penalty": 0.5, "no_repeat_ngram_size": 2},
+        {"top_p": 0.95, "temperature": 1.5, "seed": 3, "min_new_tokens": 8},
+    ],
+)
+def test_the_strategy_is_the_one_of_the_options(call, checkpoint, tmp_path, chosen):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    model, tokenizer = load(checkpoint, torch.device("cpu"))
+    source = torch.tensor([[*tokenizer.encode(TEXT), 1]])
+    expected = model.generate(source, max_new_tokens=8, **chosen)[0].tolist()
+    options = [f"--{name}={value}" for name, value in chosen.items()]
+    assert call(*options, str(file))[:2] == (0, tokenizer.decode(expected) + "\n")
+    assert call(str(file))[1] != tokenizer.decode(expected) + "\n"
+
+
 def test_several_files_are_named_and_a_dash_is_standard_input(call, tmp_path, monkeypatch):
     one, two = tmp_path / "one.txt", tmp_path / "two.txt"
     one.write_text(TEXT)
@@ -84,8 +102,30 @@ def test_a_checkpoint_that_is_none_is_one_line_and_status_2(call, tmp_path):
     status, _, error = call("--checkpoint", str(tmp_path), str(file))
     assert status == 2
     assert error.startswith("error: ") and error.count("\n") == 1
-    with pytest.raises(SystemExit, match="2"):
-        main(["--checkpoint", str(tmp_path), "--max_new_tokens", "0", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--max_new_tokens=0", "max_new_tokens=0"),
+        ("--num_beams=2 --top_p=0.5", "num_beams"),
+        ("--temperature=0.5", "top_p"),
+        ("--min_new_tokens=9", "max_new_tokens=8"),
+        ("--memory_budget=-0.5", "memory_budget=-536870912"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_one_line_and_status_2(call, options, message):
+    status, output, error = call(*options.split(), "absent.txt")
+    assert (status, output) == (2, "")
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize("option", ["--memory_budget=inf", "--memory_budget=nan", "--num_beams=x"])
+def test_a_number_that_is_none_is_status_2(call, option):
+    status, _, error = call(option, "absent.txt")
+    assert status == 2
+    assert option.split("=")[1] in error
 
 
 @pytest.mark.slow

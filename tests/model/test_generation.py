@@ -1,22 +1,14 @@
 """Step-by-step decoding against decoding that starts anew for every token."""
 
+import weakref
+
 import pytest
 import torch
+from lively import IDS, MASK, lively_model, without_padding
 from locost_golden import error, random_model
 from torch.nn import functional
 
-IDS = torch.randint(2, 40, (4, 13), generator=torch.Generator().manual_seed(3))
-MASK = (torch.arange(13) < torch.tensor([[13], [4], [9], [1]])).long()
-
-
-@torch.no_grad()
-def lively_model(eos_id):
-    """A model whose rows differ: attention counts for more than the last token."""
-    model = random_model(eos_id=eos_id, tie_embeddings=False).double()
-    for block in model.decoder.blocks:
-        block.cross_attention.o.weight *= 6
-        block.self_attention.o.weight *= 6
-    return model
+from pipeline.model.generation import DecodingStrategy, repeats, restrict
 
 
 def decode_anew(model, max_new_tokens, min_new_tokens):
@@ -71,15 +63,127 @@ def test_attention_is_unscaled_softmax_with_the_shared_bias():
     assert error(attention(x, keys, values, bias), expected) < 1e-13
 
 
-def test_impossible_lengths_are_named():
+METHODS = ({}, {"num_beams": 3}, {"top_p": 0.3, "seed": 1})
+"""Greedy, beam search and sampling."""
+
+
+def repeated(tokens, size):
+    """Whether a sequence of `size` comes twice."""
+    ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", METHODS)
+def test_no_ngram_comes_twice(method):
+    model = lively_model(3)
+    free = without_padding(model.generate(IDS, MASK, 35, 30, **method), 3)
+    for size in (1, 2, 3):
+        assert any(repeated(row, size) for row in free), "a rule without an effect proves nothing"
+        ids = model.generate(IDS, MASK, 35, 30, no_repeat_ngram_size=size, **method)
+        rows = without_padding(ids, 3)
+        assert not any(repeated(row, size) for row in rows)
+        assert all(3 not in row[:30] for row in rows)
+    assert all(30 < len(row) <= 35 for row in rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [0, 1, 4, 20])
+def test_rules_change_the_forbidden_tokens_alone(size, length):
+    generator = torch.Generator().manual_seed(size)
+    generated = torch.randint(4, (6, length), generator=generator)
+    scores = torch.randn(6, 4, generator=generator)
+    strategy = DecodingStrategy(min_new_tokens=3, no_repeat_ngram_size=size)
+    expected = scores.clone()
+    for row, tokens in enumerate(generated.tolist()):
+        for token in range(4):
+            ending = [*tokens, token][-size:]
+            earlier = [tokens[i : i + size] for i in range(length - size + 1)]
+            if ending in earlier or (token == 2 and length < 3):
+                expected[row, token] = -torch.inf
+    before = scores.clone()
+    assert torch.equal(restrict(scores, generated, strategy, eos_id=2), expected)
+    assert torch.equal(scores, before)
+
+
+def test_repeats_by_hand():
+    found = repeats(torch.tensor([[5, 6, 7, 5, 6], [5, 6, 5, 7, 5]]), 2, vocab_size=8)
+    assert [row.nonzero().flatten().tolist() for row in found] == [[7], [6, 7]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_outside_is_touched(method):
+    """The global random state, the training mode with its dropout, the arguments."""
+    model = random_model(dropout=0.5).train()
+    ids, mask, state = IDS.clone(), MASK.clone(), torch.get_rng_state()
+    first = model.generate(ids, mask, 6, **method)
+    assert torch.equal(first, model.generate(ids, mask, 6, **method))
+    assert model.training and model.decoder.blocks[0].training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(ids, IDS) and torch.equal(mask, MASK)
+
+
+def test_encoder_states_are_freed_where_keys_and_values_suffice():
     model = random_model()
-    for lengths in ((0, 0), (3, 4), (3, -1)):
-        with pytest.raises(ValueError, match="max_new_tokens"):
-            model.generate(IDS, MASK, *lengths)
+    encode, step, states, alive = model.encode, model.decoder.step, [], []
+
+    def watched_encode(*arguments):
+        result = encode(*arguments)
+        states.append(weakref.ref(result))
+        return result
+
+    def watched_step(*arguments):
+        alive.append(states[0]() is not None)
+        return step(*arguments)
+
+    model.encode, model.decoder.step = watched_encode, watched_step
+    model.generate(IDS, MASK, 3, num_beams=2)
+    assert len(states) == 1 and len(alive) == 3 and not any(alive)
+
+
+IMPOSSIBLE = [
+    ({"max_new_tokens": 0}, "max_new_tokens=0 .* at least 1"),
+    ({"max_new_tokens": 3, "min_new_tokens": 4}, "min_new_tokens=4 .* 0 to max_new_tokens=3"),
+    ({"min_new_tokens": -1}, "min_new_tokens=-1"),
+    ({"num_beams": 0}, "num_beams=0 .* at least 1"),
+    ({"num_beams": 2.0}, "num_beams=2.0 .* an integer"),
+    ({"num_beams": True}, "num_beams=True .* an integer"),
+    ({"num_beams": 2, "length_penalty": -1}, "length_penalty=-1"),
+    ({"num_beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
+    ({"length_penalty": 0.5}, "length_penalty=0.5 .* set num_beams"),
+    ({"top_p": 0.0}, "top_p=0.0"),
+    ({"top_p": 1.5}, "top_p=1.5"),
+    ({"top_p": "0.9"}, "top_p='0.9' .* a number"),
+    ({"top_p": 0.9, "num_beams": 2}, "top_p=0.9 .* num_beams"),
+    ({"top_p": 0.9, "temperature": 0}, "temperature=0"),
+    ({"top_p": 0.9, "temperature": float("inf")}, "temperature=inf"),
+    ({"temperature": 0.5}, "temperature=0.5 .* set top_p"),
+    ({"seed": 1}, "seed=1 .* set top_p"),
+    ({"top_p": 0.9, "seed": -1}, "seed=-1"),
+    ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size=-1"),
+    ({"no_repeat_ngram_size": 1, "min_new_tokens": 40}, "min_new_tokens=40"),
+    ({"memory_budget": -1}, "memory_budget=-1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), IMPOSSIBLE)
+def test_impossible_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        random_model().generate(IDS, MASK, **arguments)
+
+
+def test_impossible_masks_and_weights_are_named():
+    model = random_model()
     with pytest.raises(ValueError, match="attention_mask"):
         model.generate(IDS, MASK[:1])
+    with torch.no_grad():
+        model.decoder.norm.weight[3] = torch.nan
+    for method in METHODS:
+        with pytest.raises(ValueError, match="not finite"):
+            model.generate(IDS, MASK, 4, **method)
 
 
-def test_generation_runs_in_autocast():
+@pytest.mark.parametrize("method", METHODS)
+def test_generation_runs_in_autocast(method):
     with torch.autocast("cpu", torch.bfloat16):
-        assert random_model().generate(IDS, MASK, 5).shape[0] == 4
+        assert random_model().generate(IDS, MASK, 5, **method).shape[0] == 4
