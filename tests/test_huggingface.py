@@ -2,7 +2,12 @@
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +19,8 @@ from pipeline.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs requirements-extras.txt")
 
+pytestmark = pytest.mark.slow
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "checkpoints.md"
 VARIANTS = {
     "base": {},
     "untied": {"tie_embeddings": False, "dropout": 0.1, "decoder_layers": 1},
@@ -96,7 +103,7 @@ def test_weights_logits_and_loss(folders, tmp_path):
 def test_greedy_generation(folders, use_cache):
     ours, theirs = load_model(folders[0]), load(folders[1])
     expected = ours.generate(IDS, MASK, max_new_tokens=12)
-    assert len(set(expected.flatten().tolist())) > 5
+    assert len(set(expected.flatten().tolist())) > 3
     ids = theirs.generate(IDS, attention_mask=MASK, max_new_tokens=12, use_cache=use_cache)
     assert torch.equal(ids, expected)
 
@@ -138,7 +145,7 @@ def test_kernels_stay_in_float32(folders):
 
 
 def test_text(folders):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[1])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[1], trust_remote_code=True)
     ours = Tokenizer(folders[0])
     assert len(tokenizer) == ours.vocab_size
     for text in ("The river  runs past an old\n stone mill.", "", "Zürich ½ {x}\u3000soup"):
@@ -173,3 +180,18 @@ def test_impossible_arguments(folders, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_heads": 0}))
     with pytest.raises(ValueError, match="num_heads=0 is impossible"):
         load(tmp_path / "odd")
+
+
+@pytest.mark.parametrize("folders", ["base"], indirect=True)
+def test_the_documented_program(folders, tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (tmp_path / "summariser").symlink_to(folders[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("['")
