@@ -1,8 +1,11 @@
-"""What encoder and decoder blocks share: the norm, the gated feed-forward, safe precision."""
+"""What encoder and decoder blocks share: recomputation, norm, feed-forward, safe precision."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from .config import LocostConfig
 
@@ -10,6 +13,18 @@ from .config import LocostConfig
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     """float32 for narrower types, the type itself for float32 and float64."""
     return torch.promote_types(dtype, torch.float32)
+
+
+class Block(nn.Module):
+    """One residual block, the unit of recomputation and of compilation."""
+
+    recompute = False
+    """Keep only the inputs for the backward pass and compute the rest once more."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(super().__call__, *inputs, use_reentrant=False)
+        return super().__call__(*inputs)
 
 
 class RMSNorm(nn.Module):

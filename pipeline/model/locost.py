@@ -1,6 +1,6 @@
 """The whole model: embedding, encoder, decoder, head."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from .config import LocostConfig
 from .decoder import Decoder
 from .encoder import Encoder
 from .generation import DecodingStrategy, generate
-from .layers import at_least_fp32
+from .layers import Block, at_least_fp32
 from .ssm import KERNEL_PARAMETERS, BidirectionalSSM
 
 IGNORED = -100
@@ -82,6 +82,20 @@ class Locost(nn.Module):
         if self.head is not None:
             return self.head(x)
         return functional.linear(x * self.config.d_model**-0.5, self.embedding.weight)
+
+    def recompute_activations(self, recompute: bool = True) -> None:
+        """Whether blocks keep only their inputs for the backward pass: less memory, one more
+        forward pass."""
+        for block in self._blocks():
+            block.recompute = recompute
+
+    def compile_blocks(self, **options: Any) -> None:
+        """Compile every block by torch.compile with the options; the parameters' names stay."""
+        for block in self._blocks():
+            block.compile(**options)
+
+    def _blocks(self) -> list[Block]:
+        return [module for module in self.modules() if isinstance(module, Block)]
 
     @torch.no_grad()
     def generate(

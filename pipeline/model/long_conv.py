@@ -82,40 +82,35 @@ def two_sided_transposed(kernel: Tensor, count: int, layout: Layout) -> tuple[Te
 
 
 def convolve(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
-    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, L, H) from u (B, L, H) and kernel (H, F).
+    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, H, L) from u (B, H, L) and kernel (H, F).
 
     Where the FFT does not hold the whole input, by overlap-save: each segment also reads the lags
-    before and after it, whose own outputs are wrapped around and left out.
+    before and after it, whose own outputs are wrapped around and left out. The result has the
+    kernel's type.
     """
-    length, size = u.shape[1], kernel.shape[-1]
-    kernel_spectrum = torch.fft.rfft(kernel)
-    if size >= length + layout.lags - 1 or layout.reverse_end != size:
-        spectrum = _spectrum(u, kernel).mul_(kernel_spectrum)
-        return torch.fft.irfft(spectrum, n=size)[..., :length].transpose(1, 2)
-    overlap = layout.lags - 1
+    length, size, overlap = u.shape[-1], layout.size, layout.lags - 1
+    spectrum = torch.fft.rfft(kernel)
+    if layout.reverse_end != size or size >= length + overlap:
+        return torch.fft.irfft(_spectrum(u, kernel).mul_(spectrum), n=size)[..., :length]
+    z = kernel.new_empty(u.shape)
     step = size - 2 * overlap
-    z = torch.empty_like(u)
     for start in range(0, length, step):
-        begin = max(0, start - overlap)
-        segment = u[:, begin : start + step + overlap]
-        spectrum = _spectrum(segment, kernel).mul_(kernel_spectrum)
-        valid = torch.fft.irfft(spectrum, n=size)[..., start - begin :][..., :step]
-        z[:, start : start + step] = valid[..., : length - start].transpose(1, 2)
+        begin, stop = max(0, start - overlap), min(length, start + step)
+        segment = _spectrum(u[..., begin : stop + overlap], kernel).mul_(spectrum)
+        z[..., start:stop] = torch.fft.irfft(segment, n=size)[..., start - begin : stop - begin]
     return z
 
 
 def convolve_backward(u: Tensor, grad: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `convolve` in one piece: u's (B, L, H) and the kernel's (H, F), from z's."""
-    length, size = u.shape[1], kernel.shape[-1]
+    """Gradients of `convolve` in one piece: u's (B, H, L) and the kernel's (H, F), from z's."""
+    length, size = u.shape[-1], kernel.shape[-1]
     grad_spectrum = _spectrum(grad, kernel)
     products = _spectrum(u, kernel).conj_physical_().mul_(grad_spectrum)
     grad_kernel = torch.fft.irfft(products.sum(0), n=size)
     grad_spectrum.mul_(torch.fft.rfft(kernel).conj_physical_())
-    return torch.fft.irfft(grad_spectrum, n=size)[..., :length].transpose(1, 2), grad_kernel
+    return torch.fft.irfft(grad_spectrum, n=size)[..., :length], grad_kernel
 
 
 def _spectrum(u: Tensor, kernel: Tensor) -> Tensor:
-    """rfft of u (B, L, H) along L, zero-padded to the kernel's length, in the kernel's type."""
-    padded = kernel.new_zeros(u.shape[0], *kernel.shape)
-    padded[..., : u.shape[1]] = u.transpose(1, 2)
-    return torch.fft.rfft(padded)
+    """rfft of u (B, H, L), zero-padded to the kernel's length, in the kernel's type."""
+    return torch.fft.rfft(u.to(kernel.dtype), n=kernel.shape[-1])

@@ -171,13 +171,14 @@ def state_space_convolution(
     The layouts, one per channel, say how many lags are computed; a block takes its longest.
     """
     dtype = working_type(u, parameters[-1])
-    z = torch.empty_like(u)
+    channels = transposed(u)  # (B, H, L), overwritten block by block
     with torch.autocast(u.device.type, enabled=False):
         for block, (*dynamics, skip) in channel_blocks(u, parameters, longest(layouts)):
             layout = longest(layouts[block])
             directions = Vandermonde(*modes(*dynamics, hold), layout.lags, dtype).kernel()
-            z[..., block] = convolve(u[..., block], two_sided(directions, skip[0], layout), layout)
-    return z
+            kernel = two_sided(directions, skip[0], layout)
+            channels[:, block] = convolve(channels[:, block], kernel, layout)
+    return transposed(channels)
 
 
 def truncated_layouts(
@@ -207,7 +208,7 @@ class _StateSpaceConvolution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         u, *parameters = ctx.saved_tensors
         layout, dtype = ctx.layout, working_type(u, parameters[-1])
-        grad_u = torch.empty_like(u)
+        channels, grad_channels = transposed(u), transposed(grad)
         grads = [torch.empty_like(parameter) for parameter in parameters]
         with torch.autocast(u.device.type, enabled=False):
             for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
@@ -216,15 +217,23 @@ class _StateSpaceConvolution(torch.autograd.Function):
                     c, z = modes(*leaves, ctx.hold)
                 vandermonde = Vandermonde(c.detach(), z.detach(), layout.lags, dtype)
                 kernel = two_sided(vandermonde.kernel(), skip[0], layout)
-                grad_u[..., block], grad_kernel = convolve_backward(
-                    u[..., block], grad[..., block], kernel
+                grad_channels[:, block], grad_kernel = convolve_backward(
+                    channels[:, block], grad_channels[:, block], kernel
                 )
                 directions, grad_skip = two_sided_transposed(grad_kernel, len(c), layout)
                 grad_modes = vandermonde.backward(directions)
                 block_grads = torch.autograd.grad((c, z), leaves, grad_modes)
                 for total, part in zip(grads, (*block_grads, grad_skip[None]), strict=True):
                     total[:, block] = part
-        return grad_u, None, None, *grads
+        return transposed(grad_channels), None, None, *grads
+
+
+def transposed(x: Tensor) -> Tensor:
+    """A contiguous (B, N, M) from (B, M, N), row by row: torch is fast with matrices only."""
+    result = x.new_empty(x.shape[0], x.shape[2], x.shape[1])
+    for row, values in zip(result, x.contiguous(), strict=True):
+        row.copy_(values.t())
+    return result
 
 
 def longest(layouts: Sequence[Layout]) -> Layout:

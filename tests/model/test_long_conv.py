@@ -16,24 +16,24 @@ from pipeline.model.long_conv import (
 
 
 def double_loop(u, causal, reverse, skip):
-    """z_j = sum_{l<=j} causal[j-l] u_l + sum_{l>=j} reverse[l-j] u_l + D u_j."""
-    length = u.shape[1]
+    """z_j = sum_{l<=j} causal[j-l] u_l + sum_{l>=j} reverse[l-j] u_l + D u_j, u (B, H, L)."""
+    length = u.shape[-1]
     rows = []
     for j in range(length):
-        row = skip * u[:, j]
+        row = skip * u[..., j]
         for k in range(j + 1):
-            row = row + causal[:, j - k] * u[:, k]
+            row = row + causal[:, j - k] * u[..., k]
         for k in range(j, length):
-            row = row + reverse[:, k - j] * u[:, k]
+            row = row + reverse[:, k - j] * u[..., k]
         rows.append(row)
-    return torch.stack(rows, dim=1)
+    return torch.stack(rows, dim=-1)
 
 
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 31, 97])
 def test_convolution_and_gradients_are_the_double_loops(length, directions):
     torch.manual_seed(length)
-    u = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
+    u = torch.randn(2, 3, length, dtype=torch.float64, requires_grad=True)
     kernels = torch.randn(directions, 3, length, dtype=torch.float64, requires_grad=True)
     skip = torch.randn(3, dtype=torch.float64, requires_grad=True)
     reverse = kernels[1] if directions == 2 else torch.zeros_like(kernels[0])
@@ -42,7 +42,7 @@ def test_convolution_and_gradients_are_the_double_loops(length, directions):
     kernel = two_sided(kernels.detach(), skip.detach(), layout)
     assert error(convolve(u.detach(), kernel, layout), expected) < 1e-13
 
-    grad = torch.randn(2, length, 3, dtype=torch.float64)
+    grad = torch.randn(2, 3, length, dtype=torch.float64)
     wanted = torch.autograd.grad(expected, (u, kernels, skip), grad)
     grad_u, grad_kernel = convolve_backward(u.detach(), grad, kernel)
     ours = (grad_u, *two_sided_transposed(grad_kernel, directions, layout))
@@ -53,24 +53,22 @@ def test_convolution_and_gradients_are_the_double_loops(length, directions):
 def test_long_and_awkward_lengths_are_a_direct_convolution(length):
     """torch's conv1d, which sums directly, is the reference here."""
     torch.manual_seed(length)
-    u = torch.randn(1, length, 2, dtype=torch.float64)
+    u = torch.randn(1, 2, length, dtype=torch.float64)
     kernels = torch.randn(2, 2, length, dtype=torch.float64)
     layout = Layout.of(length)
     z = convolve(u, two_sided(kernels, torch.zeros(2, dtype=torch.float64), layout), layout)
     # Causal lags from the farthest on, then reverse ones: conv1d reads its first tap L - 1 back.
     taps = torch.cat([kernels[0].flip(-1), kernels[1, :, 1:]], dim=-1)
     taps[:, length - 1] += kernels[1, :, 0]
-    expected = torch.nn.functional.conv1d(
-        u.transpose(1, 2), taps[:, None], padding=length - 1, groups=2
-    )
-    assert error(z, expected.transpose(1, 2)) < 1e-12
+    expected = torch.nn.functional.conv1d(u, taps[:, None], padding=length - 1, groups=2)
+    assert error(z, expected) < 1e-12
 
 
 @pytest.mark.parametrize("lags", [1, 2, 7, 30])
 @pytest.mark.parametrize("length", [1, 30, 64, 65, 200, 331])
 def test_overlap_save_is_the_double_loop(length, lags, monkeypatch):
     monkeypatch.setattr(long_conv, "SHORTEST_FFT", 16)
-    u = torch.randn(2, length, 3, dtype=torch.float64)
+    u = torch.randn(2, 3, length, dtype=torch.float64)
     layout = Layout.of(length, lags)
     kernels = torch.zeros(2, 3, length, dtype=torch.float64)
     kernels[..., :lags].normal_()
@@ -81,11 +79,11 @@ def test_overlap_save_is_the_double_loop(length, lags, monkeypatch):
 
 
 def test_a_slice_of_channels_is_convolved_alone():
-    u = torch.randn(2, 50, 6, dtype=torch.float64)
+    u = torch.randn(2, 6, 50, dtype=torch.float64)
     layout = Layout.of(50)
     kernel = torch.randn(6, layout.size, dtype=torch.float64)
     whole = convolve(u, kernel, layout)
-    assert error(convolve(u[..., 2:5], kernel[2:5], layout), whole[..., 2:5]) < 1e-14
+    assert error(convolve(u[:, 2:5], kernel[2:5], layout), whole[:, 2:5]) < 1e-14
 
 
 def test_fast_sizes_are_the_smallest_products_of_2_3_5():
