@@ -79,6 +79,12 @@ class TrainConfig:
     """Largest norm of the whole gradient; longer ones are scaled down to it."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Type of the matrix products; parameters, optimiser, SSM kernel and FFT are fp32 always."""
+    attention: Literal["auto", "sdpa", "flash"] = "auto"
+    """Kernel of the decoder's attention: torch's, flash-attn's, or flash-attn's where it runs."""
+    recompute_activations: bool = False
+    """Keep only the inputs of every block for the backward pass: less memory, more time."""
+    compile: bool = False
+    """Compile every block by torch.compile; lengths are then padded to multiples of 256."""
     seed: int = 0
     """Seed of the initial weights, the sample order and dropout."""
     checkpoint_every: int = 1_000
@@ -248,6 +254,11 @@ def deepspeed_settings(config: RunConfig, world_size: int) -> dict[str, Any]:
                 f"{config.deepspeed_config}: {block}.enabled casts every parameter, the SSM's with "
                 "them; remove the block and set --train.precision"
             )
+    if stage == 3 and config.train.compile:
+        raise ValueError(
+            f"train.compile with {config.deepspeed_config}: stage 3 gathers parameters inside the "
+            "blocks; use ds_configs/zero2.json or --train.compile false"
+        )
     for block in ("optimizer", "scheduler"):
         if block in settings:
             raise ValueError(

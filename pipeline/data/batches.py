@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,18 +99,26 @@ def truncate(ids: np.ndarray, limit: int) -> np.ndarray:
     return np.concatenate([ids[: limit - 1], ids[-1:]])
 
 
-def collate(samples: Sequence[Sample], source_length: int, target_length: int) -> MicroBatch:
-    """Pad samples to their longest; pad id 0 in sources, -100 in labels."""
+def collate(
+    samples: Sequence[Sample], source_length: int, target_length: int, multiple: int = 1
+) -> MicroBatch:
+    """Pad samples to their longest, or the next multiple; pad id 0 in sources, -100 in labels."""
     sources = [truncate(sample.source, source_length) for sample in samples]
     targets = [truncate(sample.target, target_length) for sample in samples]
-    input_ids = torch.zeros(len(samples), max(map(len, sources)), dtype=torch.int64)
-    labels = torch.full((len(samples), max(map(len, targets))), IGNORED, dtype=torch.int64)
+    source, target = (rounded(max(map(len, rows)), multiple) for rows in (sources, targets))
+    input_ids = torch.zeros(len(samples), source, dtype=torch.int64)
+    labels = torch.full((len(samples), target), IGNORED, dtype=torch.int64)
     attention_mask = torch.zeros_like(input_ids)
-    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        input_ids[row, : len(source)] = torch.from_numpy(source.astype(np.int64))
-        attention_mask[row, : len(source)] = 1
-        labels[row, : len(target)] = torch.from_numpy(target.astype(np.int64))
+    for row, (ids, label_ids) in enumerate(zip(sources, targets, strict=True)):
+        input_ids[row, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
+        attention_mask[row, : len(ids)] = 1
+        labels[row, : len(label_ids)] = torch.from_numpy(label_ids.astype(np.int64))
     return MicroBatch(input_ids, attention_mask, labels)
+
+
+def rounded(length: Any, multiple: int) -> Any:
+    """The next multiple, from the length on."""
+    return -(-length // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,8 @@ class Batches:
     accumulation: int
     source_length: int = 0
     target_length: int = 0
+    multiple: int = 1
+    """Lengths are padded to a multiple of this."""
 
     def step(self, step: int) -> StepBatch:
         """This process's micro-batches of global batch `step`, one an accumulation step."""
@@ -134,7 +145,9 @@ class Batches:
             (self.source_length, self.target_length),
         )
         parts = cut(lengths, self.data_size * self.accumulation)
-        padded = sum(len(part) * lengths[part].max(axis=0) for part in parts)
+        padded = sum(
+            len(part) * rounded(lengths[part].max(axis=0), self.multiple) for part in parts
+        )
         # Parts come costliest first: processes that run side by side get neighbours.
         mine = parts[self.data_rank :: self.data_size]
         return StepBatch(
@@ -148,6 +161,7 @@ class Batches:
                     ],
                     self.source_length,
                     self.target_length,
+                    self.multiple,
                 )
                 for part in mine
             ],

@@ -89,6 +89,7 @@ class Validation:
         self.indices = range(min(count, len(dataset)))
 
     @torch.no_grad()
+    @torch.compiler.set_stance("force_eager")  # its lengths are too many to compile for
     def run(self, model: Locost) -> tuple[dict[str, float], list[str]]:
         """Scores over all processes (losses per target token, ROUGE as fractions), and samples."""
         mine = self.indices[self.world.rank :: self.world.size]

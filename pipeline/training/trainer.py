@@ -24,6 +24,7 @@ from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.schedule import learning_rate
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
 
+COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
 FINISHED = "FINISHED"  # marker in the run folder, written last
 
 # Otherwise DeepSpeed compiles a shared-memory extension when the processes join; gloo serves.
@@ -149,6 +150,9 @@ def parameter_groups(model: Locost, train: TrainConfig) -> list[dict[str, Any]]:
 
 def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
     """The DeepSpeed engine around the model, with torch's AdamW."""
+    prepared.model.recompute_activations(config.train.recompute_activations)
+    if config.train.compile:
+        prepared.model.compile_blocks(dynamic=False)
     optimizer = torch.optim.AdamW(
         parameter_groups(prepared.model, config.train),
         lr=config.train.peak_lr,
@@ -175,6 +179,7 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
     batches = Batches(
         prepared.train, prepared.order, world.rank, world.size, settings.accumulation,
         config.data.source_length, config.data.target_length,
+        COMPILED_LENGTHS if settings.compile else 1,
     )  # fmt: skip
     validation = Validation(prepared.validation, config, world) if prepared.validation else None
     if world.is_main:

@@ -185,3 +185,20 @@ def test_data_that_does_not_fit_ends_in_one_line(
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1 and named in errors[0], text
         assert "Traceback" not in text
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_and_recomputed_blocks_learn_the_same(trainer, tmp_path):
+    """Their lengths are padded to multiples of 256, which no loss may show."""
+    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
+    fp32 = ("--train.precision", "fp32", "--train.max_steps", "5")
+    status, text = trainer.run(plain, *fp32)
+    assert status == 0, text
+    options = ("--train.compile", "true", "--train.recompute_activations", "true")
+    status, text = trainer.run(compiled, *fp32, *options)
+    assert status == 0, text
+    for ours, reference in zip(metrics(compiled), metrics(plain), strict=True):
+        for name in {"loss", "gradient_norm", "validation_loss"} & reference.keys():
+            assert ours[name] == pytest.approx(reference[name], rel=1e-4)
+        if "source_fill" in ours:
+            assert ours["source_fill"] < 0.5 < reference["source_fill"]
