@@ -63,16 +63,13 @@ def long_convolution(device: torch.device, small: bool) -> Iterator[Row]:
     module = BidirectionalSSM(config).to(device).requires_grad_(False)
     for length in (64, 128) if small else (1024, 2048, 4096, 8192, 16384, 32768):
         row: Row = {"convolution": "fp32", "L": length, "B": batch, "H": config.d_model}
-        u = torch.randn(batch, length, config.d_model, device=device)
+        u = torch.randn(batch, config.d_model, length, device=device)
         layout = Layout.of(length)
         kernel = torch.randn(config.d_model, layout.size, device=device) / length**0.5
         for name, run in (
             ("ours", partial(_by_blocks, u, kernel, layout)),
-            ("with_kernel", partial(module.convolution, u)),
-            (
-                "torch",
-                partial(_plain_convolution, u.transpose(1, 2).contiguous(), kernel[:, :length]),
-            ),
+            ("with_kernel", partial(module.convolution, u.transpose(1, 2).contiguous())),
+            ("torch", partial(_plain_convolution, u, kernel[:, :length])),
         ):
             row |= _milliseconds_or_cross(name, run, device)
         yield row | FLASH_FFT_CONV.get(length, {})
@@ -233,12 +230,12 @@ def _step(
 
 
 def _by_blocks(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
-    """(B, L, H), in blocks of channels of the layer's size."""
+    """(B, H, L), in blocks of channels of the layer's size."""
     size = max(1, BLOCK_ELEMENTS[u.device.type] // (len(u) * layout.size))
     z = torch.empty_like(u)
-    for start in range(0, u.shape[-1], size):
+    for start in range(0, u.shape[1], size):
         block = slice(start, start + size)
-        z[..., block] = convolve(u[..., block], kernel[block], layout)
+        z[:, block] = convolve(u[:, block], kernel[block], layout)
     return z
 
 
