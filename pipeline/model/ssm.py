@@ -54,7 +54,7 @@ def reach(c: Tensor, z: Tensor, length: int, tolerance: float) -> Tensor:
     the mean square alike. T is the least at which it is under `tolerance` of the kernel's own
     scale, sqrt(sum_n |c_n|^2), in every direction.
     """
-    decay = z.real.clamp(max=-1e-12)
+    decay = z.real.clamp(max=-1e-12)  # a mode that does not decay keeps all lags
     weights = c.abs() / -torch.expm1(decay)
     allowed = tolerance * c.abs().square().sum(-1).sqrt()  # (D, H)
     low = torch.ones_like(allowed)
@@ -82,7 +82,8 @@ class Vandermonde:
         z = z.flatten(0, 1)
         # Re(a b) is the dot product of conj(a) and b as real pairs: the left factor is conjugate.
         c, left_z = c.conj().resolve_conj(), (z * self.inner).conj().resolve_conj()
-        self.c = self._by_set(c.to(dtype.to_complex()))[:, :, None]  # (G, R, 1, N)
+        # Contiguous, so that its product with the powers is: (G, R, 1, N).
+        self.c = self._by_set(c.to(dtype.to_complex())).contiguous()[:, :, None]
         self.outer_powers = powers(left_z, self.outer, self.c.dtype)[:, None]  # (G, 1, Q, N)
         self.left = real_pairs(self.c * self.outer_powers).flatten(1, 2)  # (G, RQ, 2N)
         self.right = real_pairs(powers(z, self.inner, self.c.dtype))  # (G, P, 2N)
@@ -104,9 +105,9 @@ class Vandermonde:
         left.mul_(self.outer_powers.conj())
         right.mul_(complex_pairs(self.right).conj())
         lags = torch.arange(self.inner * self.outer, device=grad.device, dtype=grad.dtype)
-        grad_c = self._by_direction(left.sum(2).conj())
-        by_outer = weighted_sum_(lags[:: self.inner], left)  # (G, R, N)
-        by_inner = weighted_sum_(lags[: self.inner], right)  # (G, N)
+        grad_c, by_outer = sums(left, lags[:: self.inner])  # (G, R, N)
+        _, by_inner = sums(right, lags[: self.inner])  # (G, N)
+        grad_c = self._by_direction(grad_c.conj())
         grad_z = (self.c[:, :, 0] * by_outer.conj()).sum(1) + by_inner
         grad_z = grad_z.unflatten(0, (self.sets, -1))
         return grad_c.to(torch.complex128), grad_z.to(torch.complex128)
@@ -134,16 +135,19 @@ def powers(z: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     either zero or normal, and no product meets subnormal numbers, which are many times slower.
     """
     negligible = math.log(NEGLIGIBLE * torch.finfo(dtype).tiny ** 0.5)
+    doublings = max(1, (count - 1).bit_length())
+    multipliers = [torch.exp(z)]
+    while len(multipliers) < doublings:
+        multipliers.append(multipliers[-1] * multipliers[-1])
+    exponents = 2.0 ** torch.arange(doublings, device=z.device, dtype=torch.float64)
+    vanished = exponents[:, None, None] * z.real < negligible
+    steps = torch.stack(multipliers).masked_fill_(vanished, 0).to(dtype)  # exp(z 2^k)
     table = torch.empty(z.shape[0], count, z.shape[1], dtype=dtype, device=z.device)
     table[:, 0] = 1
-    multiplier, decay = torch.exp(z)[:, None], z.real[:, None]
-    done = 1
-    while done < count:
+    for k in range(doublings if count > 1 else 0):
+        done = 1 << k
         more = min(done, count - done)
-        multiplier = multiplier.masked_fill(decay * done < negligible, 0)
-        torch.mul(table[:, :more], multiplier.to(dtype), out=table[:, done : done + more])
-        multiplier = multiplier * multiplier
-        done += more
+        torch.mul(table[:, :more], steps[k][:, None], out=table[:, done : done + more])
     return table
 
 
@@ -157,41 +161,47 @@ def real_pairs(x: Tensor) -> Tensor:
     return torch.view_as_real(x).flatten(-2)
 
 
-def weighted_sum_(weights: Tensor, x: Tensor) -> Tensor:
-    """sum_p weights_p x[..., p, :] of complex x, which is overwritten."""
-    return complex_pairs(real_pairs(x).mul_(weights[:, None]).sum(-2))
+def sums(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_p x[..., p, :] and sum_p weights_p x[..., p, :] of complex x, as one matrix product."""
+    both = torch.stack([torch.ones_like(weights), weights])
+    plain, weighted = complex_pairs(both @ real_pairs(x)).unbind(-2)
+    return plain, weighted
 
 
 @torch.no_grad()
 def state_space_convolution(
-    u: Tensor, parameters: Sequence[Tensor], hold: bool, layouts: Sequence[Layout]
+    u: Tensor,
+    parameters: Sequence[Tensor],
+    hold: bool,
+    published: bool = False,
+    lags: Sequence[int] = (),
 ) -> Tensor:
     """u (B, L, H) convolved with the kernels of the parameters, a block of channels at a time.
 
-    The layouts, one per channel, say how many lags are computed; a block takes its longest.
+    `lags`, where given, are those that each channel's kernel needs; a block computes its most.
     """
-    dtype = working_type(u, parameters[-1])
+    dtype, length = working_type(u, parameters[-1]), u.shape[1]
+    layout = Layout.of(length, max(lags, default=length), published)
     channels = transposed(u)  # (B, H, L), overwritten block by block
     with torch.autocast(u.device.type, enabled=False):
-        for block, (*dynamics, skip) in channel_blocks(u, parameters, longest(layouts)):
-            layout = longest(layouts[block])
+        for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
+            layout = Layout.of(length, max(lags[block], default=length), published)
             directions = Vandermonde(*modes(*dynamics, hold), layout.lags, dtype).kernel()
             kernel = two_sided(directions, skip[0], layout)
             channels[:, block] = convolve(channels[:, block], kernel, layout)
     return transposed(channels)
 
 
-def truncated_layouts(
+def needed_lags(
     u: Tensor, parameters: Sequence[Tensor], hold: bool, tolerance: float | None = None
-) -> list[Layout]:
-    """Layouts in which each channel's kernel ends at its `reach`.
+) -> list[int]:
+    """The `reach` of each channel's kernel, as many lags as an input of u's length has at most.
 
     The tolerance is the rounding of the working type unless it is given.
     """
     rounding = torch.finfo(working_type(u, parameters[-1])).eps / 2
-    length, bound = u.shape[1], rounding if tolerance is None else tolerance
-    lags = reach(*modes(*parameters[:-1], hold), length, bound)
-    return [Layout.of(length, count) for count in lags.tolist()]
+    bound = rounding if tolerance is None else tolerance
+    return reach(*modes(*parameters[:-1], hold), u.shape[1], bound).tolist()
 
 
 class _StateSpaceConvolution(torch.autograd.Function):
@@ -201,7 +211,7 @@ class _StateSpaceConvolution(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, hold: bool, published: bool, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(u, *parameters)
         ctx.hold, ctx.layout = hold, Layout.of(u.shape[1], published=published)
-        return state_space_convolution(u, parameters, hold, [ctx.layout] * u.shape[-1])
+        return state_space_convolution(u, parameters, hold, published)
 
     @staticmethod
     @once_differentiable
@@ -234,11 +244,6 @@ def transposed(x: Tensor) -> Tensor:
     for row, values in zip(result, x.contiguous(), strict=True):
         row.copy_(values.t())
     return result
-
-
-def longest(layouts: Sequence[Layout]) -> Layout:
-    """The one with the most lags."""
-    return max(layouts, key=lambda layout: layout.lags)
 
 
 def channel_blocks(
@@ -320,8 +325,8 @@ class BidirectionalSSM(nn.Module):
         if torch.is_grad_enabled() or length < TRUNCATED_FROM or self.published:
             z = _StateSpaceConvolution.apply(k_parts, self.hold, self.published, *parameters)
         else:
-            layouts = truncated_layouts(k_parts, parameters, self.hold)
-            z = state_space_convolution(k_parts, parameters, self.hold, layouts)
+            lags = needed_lags(k_parts, parameters, self.hold)
+            z = state_space_convolution(k_parts, parameters, self.hold, lags=lags)
         z = z[:, :length]
         return torch.cat(z.chunk(self.parts), dim=-1) if self.parts > 1 else z
 

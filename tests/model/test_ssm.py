@@ -146,12 +146,12 @@ def test_truncated_kernels_and_overlap_save_are_the_whole_convolution(length, va
     module.log_dt[:4] = torch.tensor([0.02, 0.3, 1.0, 3.0]).log()  # some end soon, some late
     u = torch.randn(2, length, 6)
     parameters = module.kernel_parameters()
-    layouts = ssm.truncated_layouts(u, parameters, module.hold)
-    assert length < 2000 or layouts[0].lags > 1000 > 60 > layouts[3].lags
+    lags = ssm.needed_lags(u, parameters, module.hold)
+    assert length < 2000 or lags[0] > 1000 > 60 > lags[3]
     monkeypatch.setattr(ssm, "BLOCK_ELEMENTS", {"cpu": 2**30})
     for block in (slice(3, 4), slice(1, 4), slice(None)):  # overlap-save, and in one piece
         z = ssm.state_space_convolution(
-            u[..., block], [x[:, block] for x in parameters], module.hold, layouts[block]
+            u[..., block], [x[:, block] for x in parameters], module.hold, lags=lags[block]
         )
         assert error(z, module.double().convolution(u.double())[..., block]) < 5e-7
         module.float()
