@@ -63,7 +63,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
     add("temperature", float, "what the logits are divided by before sampling")
     add("seed", int, "seed of the samples")
     add("no_repeat_ngram_size", int, "no sequence of so many tokens comes twice; 0: no rule")
-    add("memory_budget", gibibytes, "most GiB for cross-attention's keys and values")
+    add("memory_budget", gibibytes, "most GiB of cross-attention's cache (default: as fits)")
 
 
 def take_strategy(values: dict[str, Any]) -> DecodingStrategy:

@@ -44,8 +44,8 @@ class DecodingStrategy:
     seed: int = 0
     """Seed of the samples; a result depends on it and on its row in the batch."""
     memory_budget: int | None = None
-    """Most bytes for the cross-attention's keys and values, beyond which the decoder works on the
-    encoder states themselves; None: no limit."""
+    """Most bytes for the cross-attention's keys and values, beyond which the decoder attends to the
+    encoder states themselves, equal but for rounding; None: see `Decoder.start`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -119,12 +119,10 @@ def token_by_token(
     """Each row (B, 1) goes on with its likeliest token, or with a sample, until it ends."""
     eos_id, pad_id = model.config.eos_id, model.config.pad_id
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    draws = None
-    if strategy.top_p is not None:
-        draws = uniforms(strategy.seed, len(ids), strategy.max_new_tokens).to(ids.device)
+    draws = uniforms(strategy.seed, len(ids), strategy.max_new_tokens).to(ids.device)
     for step in range(strategy.max_new_tokens):
         logits = restrict(next_logits(model, state, ids), ids[:, 1:], strategy, eos_id)
-        if draws is None or strategy.top_p is None:
+        if strategy.top_p is None:
             chosen = logits.argmax(-1)
         else:
             chosen = sample(logits / strategy.temperature, strategy.top_p, draws[:, step])

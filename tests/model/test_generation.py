@@ -141,6 +141,13 @@ def test_encoder_states_are_freed_where_keys_and_values_suffice():
     assert len(states) == 1 and len(alive) == 3 and not any(alive)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_memory_budget_changes_no_token(method):
+    model = lively_model(9)
+    texts = [model.generate(IDS, MASK, 12, memory_budget=budget, **method) for budget in (0, 2**30)]
+    assert torch.equal(*texts)
+
+
 IMPOSSIBLE = [
     ({"max_new_tokens": 0}, "max_new_tokens=0 .* at least 1"),
     ({"max_new_tokens": 3, "min_new_tokens": 4}, "min_new_tokens=4 .* 0 to max_new_tokens=3"),
