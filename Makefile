@@ -3,12 +3,14 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# gpu-check only: another Python that has torch, to do without an installation.
+GPU_PYTHON ?= $(BIN)/python
 
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PYTHONWARNINGS := ignore::FutureWarning
 
-.PHONY: demo test test-fast soak lint
+.PHONY: demo test test-fast soak gpu-check lint
 
 # The whole road, from text to report: demo/report.md. Smaller: make demo ARGS=--quick
 demo: .venv/core
@@ -26,6 +28,10 @@ test-fast: .venv/dev
 soak: .venv/dev
 	$(BIN)/pytest -m soak
 
+# Correctness and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
+gpu-check: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),.venv/core)
+	$(GPU_PYTHON) pipeline/benchmark.py gpu --output gpu-check $(ARGS)
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,6 +44,6 @@ lint: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/dev: .venv/core requirements-dev.txt
+.venv/dev: .venv/core requirements-dev.txt requirements-extras.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
