@@ -7,13 +7,25 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
+import json
+from typing import Any, NoReturn
 
 import torch
 import yaml
 
+from pipeline.benchmarking import plans, sweep
 from pipeline.benchmarking.gpu import gpu_check
+from pipeline.benchmarking.meter import GIB
 from pipeline.benchmarking.precision import faster, precision
 from pipeline.files import replace_json
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong arguments are errors like others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError."""
+        raise ValueError(f"{message} (`{self.prog} --help` explains each option)")
 
 
 def time_precision(options: argparse.Namespace) -> int:
@@ -34,6 +46,22 @@ def time_precision(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_sweep(options: argparse.Namespace) -> int:
+    """Measure the command's cases, print them as they come, save JSON and PNG."""
+    memory = None if options.memory_limit is None else int(options.memory_limit * GIB)
+    sweep.run(
+        options.command, options.cases(options), _device(options.device), options.limit_s, memory,
+        options.output,
+    )  # fmt: skip
+    return 0
+
+
+def measure_case(options: argparse.Namespace) -> int:
+    """One case of a sweep, in this process: its result as JSON."""
+    print(json.dumps(sweep.measure_here(options.request)))
+    return 0
+
+
 def check_gpu(options: argparse.Namespace) -> int:
     """Correctness on the device, then timings."""
     device = _device(options.device)
@@ -42,10 +70,12 @@ def check_gpu(options: argparse.Namespace) -> int:
     return gpu_check(device, options.output, options.small, options.budget_s)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The command line; each command names the function that runs it."""
-    parser = argparse.ArgumentParser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="{precision,layer,encoder,decode,gpu}"
+    )
 
     command = commands.add_parser(
         "precision", help="time a training step in bf16 and in fp32 on this CPU"
@@ -56,6 +86,31 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--vocab_size", type=int, default=8100, help="ids (8100)")
     command.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     command.add_argument("--output", type=Path, help="also write the figures to this JSON file")
+
+    powers = [1 << exponent for exponent in range(10, 17)]
+    command = _add_sweep(commands, "layer", plans.layer_cases, powers, "the state-space layer")
+    command.add_argument(
+        "--reference_length", type=_positive, default=1024,
+        help="longest input of the materialised and the row-by-row reference (1024)",
+    )  # fmt: skip
+    _add_modes(command)
+    command = _add_sweep(commands, "encoder", plans.encoder_cases, powers, "the whole encoder")
+    command.add_argument(
+        "--layers", type=_positive, help="encoder blocks (those of the recipe, or 12)"
+    )
+    _add_modes(command)
+    lengths = [4096, 65536, 600_000]
+    command = _add_sweep(commands, "decode", plans.decode_cases, lengths, "decoding")
+    command.add_argument("--beams", type=_integers, default=[1, 4], help="beams, with commas (1,4)")
+    command.add_argument("--tokens", type=_positive, default=32, help="tokens to decode (32)")
+    command.add_argument(
+        "--forms", type=_forms, default=["cached", "absorbed"],
+        help="of cross-attention: cached, absorbed or both with a comma (both)",
+    )  # fmt: skip
+
+    command = commands.add_parser("measure")  # one case, for `run_sweep` alone
+    command.set_defaults(run=measure_case)
+    command.add_argument("request")
 
     command = commands.add_parser("gpu", help="check a GPU: correctness, then timings")
     command.set_defaults(run=check_gpu)
@@ -70,12 +125,62 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     """Exit status: 0; 1 when a check failed; 2 when an argument is wrong."""
-    options = build_parser().parse_args(arguments)
     try:
+        options = build_parser().parse_args(arguments)
         return options.run(options)
     except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+
+
+def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject: str) -> Parser:
+    shown = ",".join(map(str, lengths))
+    command = commands.add_parser(name, help=f"time, CPU time and peak memory of {subject}")
+    command.set_defaults(run=run_sweep, cases=cases)
+    command.add_argument(
+        "--lengths", type=_integers, default=lengths, help=f"tokens, with commas ({shown})"
+    )
+    command.add_argument("--batch", type=_positive, default=1, help="inputs at once (1)")
+    command.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="(fp32)")
+    command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
+    command.add_argument("--threads", type=_positive, default=1, help="CPU threads (1)")
+    command.add_argument("--config", type=Path, help="recipe that gives the sizes (base model)")
+    command.add_argument(
+        "--limit_s", type=float, default=600, help="seconds that one measurement may take (600)"
+    )
+    command.add_argument(
+        "--memory_limit", type=float, help="GiB that one may take (what is available)"
+    )
+    command.add_argument(
+        "--output", type=Path, default=Path("runs/benchmarks"),
+        help=f"folder for {name}.json and {name}.png (runs/benchmarks)",
+    )  # fmt: skip
+    return command
+
+
+def _add_modes(command: Parser) -> None:
+    command.add_argument(
+        "--mode", choices=["inference", "training", "both"], default="both",
+        help="forward without gradients, forward and backward (both)",
+    )  # fmt: skip
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
+    return value
+
+
+def _integers(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
+
+
+def _forms(text: str) -> list[str]:
+    forms = text.split(",")
+    if not {"cached", "absorbed"}.issuperset(forms):
+        raise argparse.ArgumentTypeError(f"{text!r}: give cached, absorbed or cached,absorbed")
+    return forms
 
 
 def _device(name: str) -> torch.device:

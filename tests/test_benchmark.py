@@ -1,13 +1,30 @@
-"""The choice of precision; the times themselves are nobody's to assert."""
+"""Benchmarks run and are right about what they compare; times are nobody's to assert."""
 
 import json
+import math
 
+import matplotlib.image
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import benchmark
+from pipeline.benchmarking import flops, references, sweep
+from pipeline.benchmarking.cases import Case, measure
+from pipeline.benchmarking.gpu import SECTIONS, gpu_check
+from pipeline.benchmarking.meter import Peak
 from pipeline.config import ROOT
+from pipeline.model import Locost, LocostConfig
+from pipeline.model.ssm import BidirectionalSSM
 
 RECIPE = str(ROOT / "pipeline" / "recipes" / "demo_pretrain.yaml")
+TINY = {"vocab_size": 40, "d_model": 16, "state_dim": 4, "d_ff": 24, "encoder_layers": 1,
+        "decoder_layers": 1, "num_heads": 2, "head_dim": 8}  # fmt: skip
+
+
+def error(ours, reference):
+    """Largest difference, relative to the largest reference value."""
+    return ((ours - reference).abs().max() / reference.abs().max()).item()
 
 
 @pytest.mark.parametrize(
@@ -29,3 +46,204 @@ def test_both_precisions_are_timed_and_written(tmp_path, capsys):
 def test_a_missing_recipe_is_one_line(capsys):
     assert benchmark.main(["precision", "--config", "nowhere.yaml"]) == 2
     assert capsys.readouterr().err.startswith("error: nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("layer --lengths 1024,0", "--lengths: '0': give a whole number of at least 1"),
+        ("layer --config README.md", "README.md is no recipe"),
+        ("encoder --device abacus", "--device abacus: no such device"),
+        ("decode --forms folded", "'folded': give cached, absorbed or"),
+        ("gpu", "--output"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    assert benchmark.main(arguments.split()) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert said in message
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("reference", [references.materialised, references.row_by_row])
+def test_references_compute_the_layer(reference):
+    torch.manual_seed(0)
+    layer = BidirectionalSSM(LocostConfig(d_model=5, state_dim=7)).double()
+    x, weights = torch.randn(2, 2, 23, 5, dtype=torch.float64).unbind()
+    mask = (torch.arange(23) < torch.tensor([[23], [9]])).long()
+
+    def results(function):
+        layer.zero_grad()
+        output = function(x, mask)
+        (output * weights).sum().backward()
+        return [output, *(parameter.grad for parameter in layer.parameters())]
+
+    expected = results(layer)
+    ours = results(lambda x, mask: reference(layer, x, mask))
+    assert all(error(a, b) < 1e-9 for a, b in zip(ours, expected, strict=True))
+
+
+def test_direct_kernels_are_the_layers():
+    torch.manual_seed(0)
+    layer = BidirectionalSSM(LocostConfig(d_model=3, state_dim=6)).double()
+    assert error(references.direct_kernels(layer, 70, chunk=32), layer.kernels(70)) < 1e-12
+
+
+def test_references_refuse_another_layer():
+    layer = BidirectionalSSM(LocostConfig(d_model=4, state_dim=3, ssm_directions="causal"))
+    with pytest.raises(ValueError, match="leave the ssm_ settings"):
+        references.materialised(layer, torch.randn(1, 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("subject", "mode", "fields"),
+    [
+        ("ssm", "training", {}),
+        ("feed-forward", "inference", {"dtype": "bf16"}),
+        ("kernel", "inference", {}),
+        ("materialised", "training", {}),
+        ("row by row", "inference", {}),
+        ("ratio", "training", {}),
+        ("encoder", "training", {"dtype": "bf16"}),
+        ("encoder", "inference", {}),
+        ("decode", "inference", {"form": "cached", "beams": 2, "tokens": 3}),
+        ("decode", "inference", {"form": "absorbed", "dtype": "bf16", "tokens": 3}),
+    ],
+)
+def test_every_subject_is_measured(subject, mode, fields):
+    result = measure(Case(subject=subject, mode=mode, length=40, model=TINY, **fields))
+    assert result["wall_s"] > 0
+    assert result["cpu_s"] > 0
+    assert math.isfinite(result.get("tokens_per_s", 1.0))
+    assert result.get("cpu_ratio", 1.0) > 0
+
+
+def test_peak_is_what_was_held_and_freed_since():
+    before = torch.ones(20_000_000)  # 80 MB, not counted
+    peak = Peak(torch.device("cpu"))
+    torch.ones(30_000_000)  # 120 MB, freed at once
+    assert 110e6 < peak.bytes() < 140e6
+    assert peak.total_bytes() - peak.bytes() > before.nbytes
+
+
+def test_flops_are_those_of_torchs_counter():
+    """The matrix products of a forward pass; the counter does not know the kernel and the FFT."""
+    config = LocostConfig(**{**TINY, "encoder_layers": 2, "decoder_layers": 3})
+    batch, source, target = 2, 24, 10
+    ids = torch.randint(3, 40, (batch, source))
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        Locost(config)(ids, None, ids[:, :target])
+    counted = counter.get_flop_counts()["Global"]
+    parts = flops.training_flops(config, batch, source, target)
+    products = sum(count for part, count in parts.items() if part not in ("kernel", "FFT")) / 3
+    linears = sum(
+        count for operator, count in counted.items() if str(operator) in ("aten.mm", "aten.addmm")
+    )
+    scores = 3 * 4 * batch * target * (target / 2 + source) * 16  # q k^T and p v, half if causal
+    assert products == linears + scores
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 1.7])
+def test_exponent_is_that_of_a_power_law(power):
+    lengths = [1024, 4096, 8192]
+    values = [3.0 * length**power for length in lengths]
+    assert sweep.exponent(lengths, values) == pytest.approx(power)
+
+
+def test_growth_is_given_beside_its_law():
+    lengths = [1024, 4096, 16384]
+    rows = [
+        {"subject": "kernel", "mode": "inference", "length": length, "peak_gib": length**0.5}
+        for length in lengths
+    ]
+    rows += [{"subject": "ssm", "mode": "training", "length": 1024, "cpu_s": 1.0}]  # too few
+    found = sweep.growth(rows, "cpu_s")
+    assert list(found) == ["memory of the kernel"]
+    assert found["memory of the kernel"] == pytest.approx({"measured": 0.5, "law": 0.5})
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tried():
+    case = Case(subject="materialised", mode="training", length=4096)
+    row = sweep.measure_apart(case, limit_s=1.0, memory_bytes=8 * 1024**3)
+    assert row["cross"] == "does not fit (needs 24.0 GiB of 8.0)"
+    assert sweep.as_table_line(row).endswith("× does not fit (needs 24.0 GiB of 8.0)")
+    case = Case(subject="decode", mode="inference", length=600_000, form="cached", dtype="bf16")
+    row = sweep.measure_apart(case, limit_s=1.0, memory_bytes=20 * 1024**3)
+    assert "needs 20.6 GiB" in row["cross"]
+
+
+@pytest.mark.slow
+def test_out_of_memory_and_out_of_time_are_crosses():
+    case = Case(subject="feed-forward", mode="training", length=200_000, model=TINY)
+    assert "out of memory" in sweep.measure_apart(case, 100.0, 20 * 1024**2)["cross"]
+    assert sweep.measure_apart(case, 0.01, 1024**3)["cross"] == "over 0 s"
+
+
+@pytest.mark.slow
+def test_an_impossible_case_is_the_callers_error():
+    case = Case(subject="ssm", mode="training", length=8, model={"d_modell": 3})
+    with pytest.raises(ValueError, match="d_modell"):
+        sweep.measure_apart(case, 100.0, 1024**3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "layer --lengths 32 --mode training",
+        "encoder --lengths 32 --layers 1",
+        "decode --lengths 32 --beams 2 --tokens 2",
+    ],
+)
+def test_sweeps_write_json_and_png(arguments, tmp_path, capsys):
+    command = arguments.split()[0]
+    assert benchmark.main([*arguments.split(), "--config", RECIPE, "--output", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / f"{command}.json").read_text())
+    rows = written["rows"]
+    assert len(rows) == {"layer": 6, "encoder": 2, "decode": 2}[command]
+    assert all(row["wall_s"] > 0 and row["model"]["d_model"] == 128 for row in rows)
+    picture = matplotlib.image.imread(tmp_path / f"{command}.png")
+    assert picture.shape[2] == 4
+    assert picture.std() > 0.01  # not blank
+    assert len(capsys.readouterr().out.splitlines()) >= len(rows) + 2
+
+
+@pytest.mark.slow
+def test_gpu_check_passes_on_a_cpu_at_toy_sizes(tmp_path, capsys):
+    arguments = ["gpu", "--device", "cpu", "--small", "--output", str(tmp_path)]
+    assert benchmark.main(arguments) == 0
+    results = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert list(results["sections"]) == list(SECTIONS)
+    assert all(rows for rows in results["sections"].values())
+    assert results["failures"] == results["skipped"] == []
+    assert "0 failures" in capsys.readouterr().out
+
+
+def test_gpu_check_names_failures_and_goes_on(tmp_path, capsys, monkeypatch):
+    def broken(device, small):
+        yield {"check": "a", "error": math.nan, "passed": False}
+        raise RuntimeError("lost")
+
+    def fine(device, small):
+        yield {"ms": 1.0}
+
+    monkeypatch.setattr("pipeline.benchmarking.gpu.SECTIONS", {"one": broken, "two": fine})
+    assert gpu_check(torch.device("cpu"), tmp_path, True, budget_s=100) == 1
+    results = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert results["failures"] == ["one: check a  error nan  passed NO", "one: RuntimeError: lost"]
+    assert results["sections"]["two"] == [{"ms": 1.0}]
+
+
+def test_gpu_check_skips_what_the_budget_leaves_no_time_for(tmp_path, capsys, monkeypatch):
+    def fine(device, small):
+        yield {"ms": 1.0}
+        yield {"ms": 2.0}
+
+    monkeypatch.setattr("pipeline.benchmarking.gpu.SECTIONS", {"one": fine, "two": fine})
+    assert gpu_check(torch.device("cpu"), tmp_path, True, budget_s=0) == 0
+    results = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert results["skipped"] == ["one", "two"]
+    assert "two: skipped" in capsys.readouterr().out

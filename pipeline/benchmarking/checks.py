@@ -19,14 +19,17 @@ from pipeline.benchmarking import references
 from pipeline.benchmarking.rows import Row, base
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.attention import Attention
+from pipeline.model.attention_backends import Backend, flash_obstacle
 from pipeline.model.checkpoint_import import import_weights, our_name, published_config
-from pipeline.model.cross_attention import Whole, spread
+from pipeline.model.cross_attention import whole_source
 from pipeline.model.ssm import BidirectionalSSM
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "fixtures" / "locost_tiny"
 LENGTHS = (1, 2, 3, 97, 4095, 4096, 4097)
 # Of values and of gradients; bf16 is the whole layer under autocast, its weights and input rounded.
 TOLERANCES = {"fp32": (1e-5, 1e-4), "bf16": (2e-2, 5e-2)}
+
+BACKENDS: tuple[tuple[Backend, str], ...] = (("sdpa", "fp32"), ("sdpa", "bf16"), ("flash", "bf16"))
 
 
 def layer(device: torch.device, small: bool) -> Iterator[Row]:
@@ -95,11 +98,18 @@ def cross_attention(device: torch.device, small: bool) -> Iterator[Row]:
         lambda x: references.attention(exact, x, states.double(), mask),
         exact, x.double(), weights.double(),
     )  # fmt: skip
-    for precision in TOLERANCES:
-        ours = _results(
-            lambda x: Whole(states, spread(mask)).attend(module, x), module, x, weights, precision
-        )
-        yield from _compared({"check": "cross-attention"}, precision, ours, expected)
+    obstacle = flash_obstacle(device, torch.bfloat16)
+    for backend, precision in BACKENDS:
+        labels = {"check": "cross-attention", "backend": backend}
+        if backend == "flash" and obstacle:
+            yield {**labels, "precision": precision, "not run": obstacle}
+            continue
+
+        def ours(x: Tensor, backend: Backend = backend) -> Tensor:
+            return whole_source(states, mask, backend).attend(module, x)
+
+        results = _results(ours, module, x, weights, precision)
+        yield from _compared(labels, precision, results, expected)
 
 
 def base_model_step(device: torch.device, small: bool) -> Iterator[Row]:

@@ -113,14 +113,6 @@ def device_name(device: torch.device) -> str:
     return f"{models[0] if models else 'CPU'}, {torch.get_num_threads()} threads"
 
 
-def available_bytes(device: torch.device) -> int:
-    """Memory that new work could take: free on the GPU, or available to this machine's programs."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether it says that an allocation failed: torch's, the CPU allocator's or cuFFT's."""
     said = ("can't allocate memory", "CUFFT_ALLOC_FAILED", "out of memory")

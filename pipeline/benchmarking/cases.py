@@ -1,0 +1,249 @@
+"""One measurement: what is built, what is run, and what it took. Each goes in a process of its own.
+
+Shapes: B batch, L positions, H channels, N modes.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.benchmarking import references
+from pipeline.benchmarking.meter import GIB, Peak, best, timed
+from pipeline.model import Locost, LocostConfig
+from pipeline.model.decoder import DecoderState
+from pipeline.model.layers import GatedFeedForward
+from pipeline.model.ssm import BidirectionalSSM
+
+Mode = Literal["inference", "training"]
+Result = dict[str, Any]
+ROUNDS, ENOUGH_SECONDS = 5, 10.0
+WARM_UP_LENGTH = 16
+# Arrays of (H, N, L) complex numbers that the materialised reference holds at its peak.
+MATERIALISED_ARRAYS = {"inference": 2, "training": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to measure; plain values, so that it can be handed to another process as JSON."""
+
+    subject: str
+    """One of SUBJECTS."""
+    mode: Mode
+    """Forward without gradients, or forward and backward."""
+    length: int
+    """L: positions of the input, or encoder states."""
+    batch: int = 1
+    """B."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is autocast."""
+    device: str = "cpu"
+    """A torch device."""
+    threads: int = 1
+    """CPU threads."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Fields of LocostConfig that differ from the base model's."""
+    beams: int = 1
+    """Rows decoded per document."""
+    form: Literal["cached", "absorbed"] = "cached"
+    """Decoding with the cross-attention's keys and values, or from the encoder states alone."""
+    tokens: int = 32
+    """Target positions to decode."""
+
+    @property
+    def config(self) -> LocostConfig:
+        """Raises ValueError naming the field that is impossible."""
+        try:
+            return LocostConfig(**self.model)
+        except TypeError as error:
+            raise ValueError(f"model settings: {error}") from error
+
+
+def needed_bytes(case: Case) -> int:
+    """What the case is known to need at least, over its module; 0 where only trying tells."""
+    config = case.config
+    if case.subject == "materialised":
+        elements = config.d_model * config.state_dim * case.length
+        return MATERIALISED_ARRAYS[case.mode] * 8 * elements
+    if case.subject == "decode" and case.form == "cached":
+        inner = config.num_heads * config.head_dim
+        width = 2 if case.dtype == "bf16" else 4
+        return 2 * config.decoder_layers * case.batch * case.length * inner * width
+    return 0
+
+
+def measure(case: Case) -> Result:
+    """Best wall and CPU seconds, and the peak over the built module and its input, in GiB."""
+    device = torch.device(case.device)
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(0)
+    return SUBJECTS[case.subject](case, device)
+
+
+def _ssm(case: Case, device: torch.device) -> Result:
+    """The state-space layer with its projections."""
+    module = BidirectionalSSM(case.config).to(device)
+    return _measured(module, module, case, device)
+
+
+def _materialised(case: Case, device: torch.device) -> Result:
+    module = BidirectionalSSM(case.config).to(device)
+    return _measured(lambda x: references.materialised(module, x), module, case, device)
+
+
+def _row_by_row(case: Case, device: torch.device) -> Result:
+    module = BidirectionalSSM(case.config).to(device)
+    return _measured(lambda x: references.row_by_row(module, x), module, case, device)
+
+
+def _feed_forward(case: Case, device: torch.device) -> Result:
+    module = GatedFeedForward(case.config).to(device)
+    return _measured(module, module, case, device)
+
+
+def _kernel(case: Case, device: torch.device) -> Result:
+    """The kernel of all channels at once; the peak is that of its work, without the result."""
+    module = BidirectionalSSM(case.config).to(device)
+    module.kernels(WARM_UP_LENGTH)
+    peak = Peak(device)
+    times = best(lambda: module.kernels(case.length), device, ROUNDS, ENOUGH_SECONDS)
+    result_bytes = 4 * module.C.shape[0] * case.config.d_model * case.length
+    return {
+        "wall_s": times.wall_s,
+        "cpu_s": times.cpu_s,
+        "peak_gib": (peak.bytes() - result_bytes) / GIB,
+        "result_gib": result_bytes / GIB,
+    }
+
+
+def _ratio(case: Case, device: torch.device) -> Result:
+    """The state-space layer at B 1 over the feed-forward at B 4, forward and backward.
+
+    Interleaved in one process, the best of five rounds each.
+    """
+    runs: dict[str, Callable[[], object]] = {}
+    for name, kind, batch in (("ssm", BidirectionalSSM, 1), ("ff", GatedFeedForward, 4)):
+        module = kind(case.config).to(device)
+        runs[name] = _pass(module, _input(case, device, batch), case, device)
+    times = {name: [timed(run, device)] for name, run in runs.items()}
+    for _ in range(ROUNDS - 1):
+        for name, run in runs.items():
+            times[name].append(timed(run, device))
+    wall = {name: min(one.wall_s for one in some) for name, some in times.items()}
+    cpu = {name: min(one.cpu_s for one in some) for name, some in times.items()}
+    return {
+        "wall_s": wall["ssm"],
+        "cpu_s": cpu["ssm"],
+        "ff_wall_s": wall["ff"],
+        "ff_cpu_s": cpu["ff"],
+        "wall_ratio": wall["ssm"] / wall["ff"],
+        "cpu_ratio": cpu["ssm"] / cpu["ff"],
+    }
+
+
+def _encoder(case: Case, device: torch.device) -> Result:
+    """Embedding and the whole encoder."""
+    config = case.config
+    model = Locost(config).to(device).train(case.mode == "training")
+    ids = torch.randint(3, config.vocab_size, (case.batch, case.length), device=device)
+    result = _run_measured(_pass(model.encode, ids, case, device), case, device, model)
+    return result | {"tokens_per_s": case.batch * case.length / result["wall_s"]}
+
+
+def _decode(case: Case, device: torch.device) -> Result:
+    """Greedy decoding against random encoder states, which are there before."""
+    config = case.config
+    model = Locost(config).to(device).eval()
+    dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
+    states = torch.randn(case.batch, case.length, config.d_model, device=device, dtype=dtype)
+    decoder, budget = model.decoder, sys.maxsize if case.form == "cached" else 0
+    rows = case.batch * case.beams
+    tokens = torch.full((rows, 1), config.start_id, device=device)
+
+    def start(length: int) -> None:
+        state[:] = [decoder.start(states[:, :length], None, case.tokens, case.beams, budget)]
+
+    def steps() -> None:
+        nonlocal tokens
+        for _ in range(case.tokens):
+            x = decoder.step(model.embedding(tokens), state[0])
+            tokens = model.project(x[:, -1]).argmax(-1, keepdim=True)
+
+    state: list[DecoderState] = []
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, case.dtype == "bf16"):
+        start(WARM_UP_LENGTH)
+        steps()
+        state.clear()
+        peak = Peak(device)
+        begin = timed(lambda: start(case.length), device)
+        times = timed(steps, device)
+    return {
+        "wall_s": times.wall_s,
+        "cpu_s": times.cpu_s,
+        "start_s": begin.wall_s,
+        "tokens_per_s": rows * case.tokens / times.wall_s,
+        "peak_gib": peak.bytes() / GIB,
+        "source_gib": (needed_bytes(case) or states.nbytes) / GIB,
+        "total_gib": peak.total_bytes() / GIB,
+    }
+
+
+SUBJECTS: dict[str, Callable[[Case, torch.device], Result]] = {
+    "ssm": _ssm,
+    "materialised": _materialised,
+    "row by row": _row_by_row,
+    "feed-forward": _feed_forward,
+    "kernel": _kernel,
+    "ratio": _ratio,
+    "encoder": _encoder,
+    "decode": _decode,
+}
+
+
+def _measured(
+    layer: Callable[[Tensor], Tensor], module: nn.Module, case: Case, device: torch.device
+) -> Result:
+    x = _input(case, device, case.batch)
+    return _run_measured(_pass(layer, x, case, device), case, device, module)
+
+
+def _input(case: Case, device: torch.device, batch: int) -> Tensor:
+    shape = (batch, case.length, case.config.d_model)
+    return torch.randn(shape, device=device, requires_grad=case.mode == "training")
+
+
+def _pass(
+    layer: Callable[[Tensor], Tensor], x: Tensor, case: Case, device: torch.device
+) -> Callable[[], object]:
+    """Forward, with backward in training; warmed up at a few positions, without memory to speak of.
+
+    The first use of a library loads it, which is nobody's work.
+    """
+
+    def run(x: Tensor = x) -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=case.dtype == "bf16"):
+            output = layer(x)
+        if case.mode == "training":
+            output.sum().backward()
+
+    if case.mode == "inference":
+        run = torch.no_grad()(run)
+    run(x[:, :WARM_UP_LENGTH])
+    return run
+
+
+def _run_measured(
+    run: Callable[[], object], case: Case, device: torch.device, module: nn.Module
+) -> Result:
+    module.zero_grad()
+    peak = Peak(device)
+    times = best(run, device, ROUNDS, ENOUGH_SECONDS)
+    return {
+        "wall_s": times.wall_s,
+        "cpu_s": times.cpu_s,
+        "peak_gib": peak.bytes() / GIB,
+        "total_gib": peak.total_bytes() / GIB,
+    }
