@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 # Saves and evaluations may keep one rank busy for long; the watchdog must not end the others.
+FFT_PLANS = 64
 TIMEOUT = timedelta(hours=2)
 
 
@@ -90,6 +91,8 @@ def start() -> World:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
+        # A plan is kept for every shape of an FFT; thousands of shapes would take gigabytes.
+        torch.backends.cuda.cufft_plan_cache[local_rank].max_size = FFT_PLANS
     else:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, with a warning
         if "OMP_NUM_THREADS" not in os.environ:
