@@ -1,4 +1,4 @@
-"""The decoder's attention, in T5's style: no biases, no scaling, one learned relative bias.
+"""The decoder's attention, in T5's style: no biases, no scaling; and how it knows positions.
 
 Shapes: B batch, T target positions, S attended positions, A heads, K channels per head.
 """
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import LocostConfig
+from .layers import at_least_fp32
 
 
 class Attention(nn.Module):
@@ -82,7 +83,32 @@ class RelativeBias(nn.Module):
         return self.weight[bucket].t()
 
     def causal(self, length: int) -> Tensor:
-        """The bias of i for j <= i and -inf for later ones, (A, length, length)."""
-        position = torch.arange(length, device=self.weight.device)
-        distance = position[:, None] - position
-        return self(length)[:, distance.clamp(min=0)].masked_fill(distance < 0, -torch.inf)
+        """The bias of i for j <= i and -inf for later ones, (A, length, length).
+
+        Row i is a window on b[length - 1] ... b[0], -inf ..., one further left than row i - 1's.
+        Repeats of that sequence cut into rows one shorter are those windows; the gradient of a
+        lookup by distance instead takes a twentieth of a training step.
+        """
+        bias = self(length).flip(-1)
+        sequence = torch.cat([bias, torch.full_like(bias, -torch.inf)], dim=-1)  # (A, 2 length)
+        repeats = sequence[:, None].expand(-1, length, -1).flatten(1)
+        windows = repeats[:, length - 1 : -1].unflatten(1, (length, 2 * length - 1))
+        return windows[..., :length]
+
+
+def rotation(config: LocostConfig, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Cosine and sine of each position's angles, (length, K / 2, 2), for `rotate`.
+
+    Position t turns the i-th pair of channels by t base^(-2i/K) (Su et al. 2021, equation 15).
+    """
+    pair = torch.arange(config.head_dim // 2, dtype=torch.float64, device=device)
+    position = torch.arange(length, dtype=torch.float64, device=device)
+    angles = position[:, None] * config.rotary_base ** (-2 * pair / config.head_dim)
+    return torch.stack([angles.cos(), angles.sin()], dim=-1).to(at_least_fp32(dtype))
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn the pairs of channels of (..., T, K) by the angles of T positions (T, K / 2, 2)."""
+    (a, b), (cosine, sine) = x.unflatten(-1, (-1, 2)).unbind(-1), rotation.unbind(-1)
+    turned = torch.stack([a * cosine - b * sine, a * sine + b * cosine], dim=-1)
+    return turned.flatten(-2).to(x.dtype)

@@ -1,13 +1,24 @@
 """What a target position attends in the source: the encoder's states, in one form or another.
 
-Shapes: B documents, L source positions, T target positions, A heads, K channels per head.
+Shapes: B documents, L source positions, T target positions, H = d_model, A heads, K channels per
+head. Masks are True where the source is real; None: everywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from .attention import Attention
+from .attention_backends import Backend, Bounds, equal_bounds, flash_attend, remove_padding
+from .layers import at_least_fp32
+from .memory import available_memory
+
+BLOCK_TOKENS = {"cpu": 2048, "cuda": 65536}
+"""Encoder states that the absorbed form looks at together: on CPU so many stay in its cache."""
+BUDGET_SHARE = 0.5
+"""Part of the available memory that cached keys and values may take where no budget is given."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +28,28 @@ class Whole:
     states: Tensor
     """(B, L, H)."""
     mask: Tensor | None
-    """(B, 1, 1, L): True where the source is real; None: everywhere."""
+    """(B, 1, 1, L)."""
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, H)."""
         return attention(x, *attention.keys_values(self.states), self.mask)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """As `Whole`, for flash-attn: the real states of all documents one after the other."""
+
+    states: Tensor
+    """(M, H)."""
+    bounds: Bounds
+
+    def attend(self, attention: Attention, x: Tensor) -> Tensor:
+        """(B, T, H) -> (B, T, H)."""
+        queries = attention.split(attention.q(x)).flatten(0, 1)
+        keys, values = (attention.split(part(self.states)) for part in (attention.k, attention.v))
+        bounds = equal_bounds(x.shape[0], x.shape[1], x.device)
+        context = flash_attend(queries, keys, values, bounds, self.bounds, dropout=attention.drop)
+        return attention.o(context.flatten(1)).view(x.shape)
 
 
 @dataclass(frozen=True)
@@ -32,12 +60,111 @@ class Cached:
     """(B, A, L, K)."""
     values: Tensor
     mask: Tensor | None
-    """(B, 1, 1, L): True where the source is real; None: everywhere."""
+    """(B, 1, 1, L)."""
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """One position of each beam (B beams, 1, H) -> (B beams, 1, H)."""
         beams = x.view(len(self.keys), -1, x.shape[-1])
         return attention(beams, self.keys, self.values, self.mask).view(x.shape)
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """Encoder states that all blocks, heads and beams share, without any keys or values.
+
+    The score q . W_k x is (W_k^T q) . x, and the sum of p W_v x is W_v of the sum of p x: a block's
+    projections move from L states to its few queries and contexts. 2 A H operations a state and
+    query instead of 2 A K, on one copy of the states instead of two for each block.
+    """
+
+    states: Tensor
+    """(B, L, H), in the type of matrix products."""
+    mask: Tensor | None
+    """(B, L)."""
+
+    def attend(self, attention: Attention, x: Tensor) -> Tensor:
+        """One position of each beam (B beams, 1, H) -> (B beams, 1, H)."""
+        queries = attention.queries(x.view(len(self.states), -1, x.shape[-1]))
+        wide = at_least_fp32(queries.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            key_weights, value_weights = (
+                part.weight.to(wide).unflatten(0, (attention.heads, -1))
+                for part in (attention.k, attention.v)
+            )
+            folded = torch.einsum("batk,akh->bath", queries.to(wide), key_weights)
+            mixed = self.mix(folded.flatten(1, 2)).view(folded.shape)
+            context = torch.einsum("bath,akh->batk", mixed, value_weights)
+        return attention.output(context.to(queries.dtype)).view(x.shape)
+
+    def mix(self, queries: Tensor) -> Tensor:
+        """softmax(q X^T) X, (B, M, H) of at least float32 -> (B, M, H), X read once.
+
+        The softmax goes through X in blocks: sums so far are relative to the largest score so far,
+        and are scaled down when a larger one comes (Milakov and Gimelshein 2018, algorithm 3).
+        """
+        size = max(1, BLOCK_TOKENS.get(queries.device.type, 2048) // len(queries))
+        largest = torch.full_like(queries[..., :1], torch.finfo(queries.dtype).min)
+        total, mixed = torch.zeros_like(largest), torch.zeros_like(queries)
+        for start in range(0, self.states.shape[1], size):
+            block = self.states[:, start : start + size]
+            if block.device.type != "cuda":  # only there a product of bf16 gives float32
+                block = block.to(queries.dtype)
+            scores = product(queries, block.transpose(1, 2))
+            if self.mask is not None:
+                real = self.mask[:, None, start : start + size]
+                scores = scores.masked_fill_(~real, -torch.inf)
+            before, largest = largest, torch.maximum(largest, scores.amax(-1, keepdim=True))
+            weights, rescale = scores.sub_(largest).exp_(), (before - largest).exp_()
+            total = total * rescale + weights.sum(-1, keepdim=True)
+            mixed = mixed * rescale + product(weights, block)
+        return mixed / total
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a b in a's type, at least float32, where b may be narrower: then a is rounded to its type."""
+    return a @ b if a.dtype == b.dtype else torch.bmm(a.to(b.dtype), b, out_dtype=a.dtype)
+
+
+def whole_source(states: Tensor, mask: Tensor | None, backend: Backend) -> Whole | Packed:
+    """The source of a pass over whole targets: states (B, L, H), their mask (B, L) or None."""
+    if backend == "flash":
+        return Packed(*remove_padding(states, mask))
+    return Whole(states, spread(mask))
+
+
+def step_source(
+    attentions: Sequence[Attention],
+    states: Tensor,
+    mask: Tensor | None,
+    memory_budget: int | None = None,
+) -> Sequence[Cached] | Sequence[Absorbed]:
+    """The source of decoding step by step, one for each block's cross-attention.
+
+    Encoder states (B, L, H), their mask (B, L) or None. Keys and values are cached where they take
+    at most `memory_budget` bytes (None: half of the memory that is available now).
+    """
+    if memory_budget is None:
+        memory_budget = int(BUDGET_SHARE * available_memory(states.device))
+    if mask is not None and mask.all():
+        mask = None
+    if cache_bytes(attentions, states) > memory_budget:
+        shared = Absorbed(states.to(product_type(states)), None if mask is None else mask.bool())
+        return [shared] * len(attentions)
+    return [Cached(*attention.keys_values(states), spread(mask)) for attention in attentions]
+
+
+def cache_bytes(attentions: Sequence[Attention], states: Tensor) -> int:
+    """Size of all cross-attentions' keys and values of states (B, L, H)."""
+    positions = states.shape[0] * states.shape[1]
+    channels = sum(2 * attention.k.out_features for attention in attentions)
+    return positions * channels * product_type(states).itemsize
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """The type of x in matrix products: autocast's, where that is on and x is not float64."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
 
 
 def spread(mask: Tensor | None) -> Tensor | None:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
-from .attention import Attention, RelativeBias
+from .attention import Attention, RelativeBias, rotation
+from .attention_backends import Backend, choose_backend
 from .config import LocostConfig
-from .cross_attention import Cached, Whole, spread
-from .layers import GatedFeedForward, RMSNorm
+from .cross_attention import Absorbed, Cached, product_type, step_source, whole_source
+from .layers import Block, GatedFeedForward, RMSNorm
 from .self_attention import Causal, Past
 
 
@@ -24,7 +26,7 @@ class Attended(Protocol):
         """(R, T, H) -> (R, T, H)."""
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(Block):
     """Three pre-norm residual sub-layers: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, config: LocostConfig) -> None:
@@ -47,11 +49,16 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Blocks, the relative bias they share, and a final norm; the embedding is the model's."""
+    """Blocks, the relative bias they share if any, and a final norm; the embedding is the model's.
+
+    Attention is computed by torch until `use_attention` chooses.
+    """
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
-        self.relative_bias = RelativeBias(config)
+        self.config = config
+        self.attention_backend: Backend = "sdpa"
+        self.relative_bias = RelativeBias(config) if config.positions == "relative" else None
         blocks = [DecoderBlock(config) for _ in range(config.decoder_layers)]
         self.blocks = cast(Iterable[DecoderBlock], nn.ModuleList(blocks))
         self.norm = RMSNorm(config)
@@ -63,8 +70,10 @@ class Decoder(nn.Module):
         Embedded target (B, T, H), encoder states (B, L, H), their mask (B, L) or None
         -> (B, T, H).
         """
-        targets = Causal(self.relative_bias.causal(embedded.shape[1]))
-        source = Whole(states, spread(mask))
+        length = embedded.shape[1]
+        bias = None if self.relative_bias is None else self.relative_bias.causal(length)
+        targets = Causal(bias, self._rotation(length, embedded), self.attention_backend)
+        source = whole_source(states, mask, self.attention_backend)
         x = self.dropout(embedded)
         for block in self.blocks:
             x = block(x, targets, source)
@@ -81,17 +90,26 @@ class Decoder(nn.Module):
         """The state before the first of at most `max_length` target positions of each beam.
 
         Encoder states (B, L, H), their mask (B, L) or None. `memory_budget`: bytes that the
-        cross-attention's keys and values may take.
+        cross-attention's keys and values may take, beyond which the encoder states themselves are
+        attended; None: half of the memory that is available. Whoever no longer holds the states
+        has them freed where they are not needed.
         """
-        spread_mask = spread(mask)
-        reversed_bias = self.relative_bias(max_length).flip(-1)
-        source, past = [], []
-        for block in self.blocks:
-            keys, values = block.cross_attention.keys_values(states)
-            source.append(Cached(keys, values, spread_mask))
-            shape = (len(states) * beams, keys.shape[1], max_length, keys.shape[-1])
-            past.append(Past(keys.new_empty(shape), values.new_empty(shape), reversed_bias))
-        return DecoderState(source, past)
+        rows = len(states) * beams
+        shape = (rows, self.config.num_heads, max_length, self.config.head_dim)
+        bias = None if self.relative_bias is None else self.relative_bias(max_length).flip(-1)
+        rotation = self._rotation(max_length, states)
+        dtype = product_type(states)
+        past = [
+            Past(
+                states.new_empty(shape, dtype=dtype),
+                states.new_empty(shape, dtype=dtype),
+                bias,
+                rotation,
+            )
+            for _ in self.blocks
+        ]
+        attentions = [block.cross_attention for block in self.blocks]
+        return DecoderState(step_source(attentions, states, mask, memory_budget), past)
 
     def step(self, embedded: Tensor, state: "DecoderState") -> Tensor:
         """The next target position (R, 1, H) -> (R, 1, H); the state moves on by one."""
@@ -100,13 +118,18 @@ class Decoder(nn.Module):
             x = block(x, past, source)
         return self.dropout(self.norm(x))
 
+    def _rotation(self, length: int, like: Tensor) -> Tensor | None:
+        if self.config.positions == "relative":
+            return None
+        return rotation(self.config, length, like.dtype, like.device)
+
 
 @dataclass
 class DecoderState:
     """What decoding position by position keeps from one step to the next."""
 
-    source: Sequence[Attended]
-    """Each block's view of the source."""
+    source: Sequence[Cached] | Sequence[Absorbed]
+    """Each block's view of the source; the absorbed form is the same for all."""
     past: list[Past]
     """Each block's self-attention keys and values."""
 
@@ -114,3 +137,24 @@ class DecoderState:
         """Row i goes on from what row rows[i], a beam of the same document, has decoded."""
         for past in self.past:
             past.select(rows)
+
+    def describe(self) -> str:
+        """The form of the cross-attention and its size, in a line."""
+        first = self.source[0]
+        if isinstance(first, Absorbed):
+            size, form = first.states.nbytes, "absorbed into the encoder states"
+        else:
+            size, form = 2 * first.keys.nbytes * len(self.past), "cached keys and values"
+        return f"cross-attention: {form}, {size / 2**30:.2f} GiB"
+
+
+def use_attention(decoder: Decoder, name: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Choose what computes the decoder's attention: auto, sdpa or flash; returns a line on it.
+
+    `dtype`: in which matrix products run, autocast's or the parameters'. Raises as
+    `choose_backend` does.
+    """
+    decoder.attention_backend, reason = choose_backend(name, device, dtype, decoder.config.head_dim)
+    if decoder.attention_backend == "flash" and decoder.relative_bias is not None:
+        reason += "; self-attention by sdpa, as flash takes no relative bias"
+    return f"attention: {reason}"

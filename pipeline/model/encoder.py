@@ -62,9 +62,7 @@ class Encoder(nn.Module):
         return by_tokens(lambda x, _: self.dropout(self.norm(x)), x, None)
 
 
-def by_tokens(
-    function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, other: Tensor | None
-) -> Tensor:
+def by_tokens(function: Callable[..., Tensor], x: Tensor, other: Tensor | None) -> Tensor:
     """A function of (B, L, H) and (B, L, ...) that treats every token alike, in blocks of tokens.
 
     Whole where gradients are kept, since those need all of it anyway.

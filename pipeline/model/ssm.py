@@ -28,7 +28,7 @@ TRUNCATED_FROM = 1 << 14
 
 
 def modes(
-    inv_A_real: Tensor, A_imag: Tensor, log_dt: Tensor, B: Tensor, C: Tensor, hold: bool = True
+    inv_A_real: Tensor, A_imag: Tensor, log_dt: Tensor, B: Tensor, C: Tensor, *, hold: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Weights c (D, H, N) and log-multipliers z (E, H, N) of the kernel, in complex128.
 
@@ -186,7 +186,7 @@ def state_space_convolution(
     with torch.autocast(u.device.type, enabled=False):
         for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
             layout = Layout.of(length, max(lags[block], default=length), published)
-            directions = Vandermonde(*modes(*dynamics, hold), layout.lags, dtype).kernel()
+            directions = Vandermonde(*modes(*dynamics, hold=hold), layout.lags, dtype).kernel()
             kernel = two_sided(directions, skip[0], layout)
             channels[:, block] = convolve(channels[:, block], kernel, layout)
     return transposed(channels)
@@ -201,7 +201,7 @@ def needed_lags(
     """
     rounding = torch.finfo(working_type(u, parameters[-1])).eps / 2
     bound = rounding if tolerance is None else tolerance
-    return reach(*modes(*parameters[:-1], hold), u.shape[1], bound).tolist()
+    return reach(*modes(*parameters[:-1], hold=hold), u.shape[1], bound).tolist()
 
 
 class _StateSpaceConvolution(torch.autograd.Function):
@@ -224,7 +224,7 @@ class _StateSpaceConvolution(torch.autograd.Function):
             for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
                 leaves = [value.detach().requires_grad_() for value in dynamics]
                 with torch.enable_grad():
-                    c, z = modes(*leaves, ctx.hold)
+                    c, z = modes(*leaves, hold=ctx.hold)
                 vandermonde = Vandermonde(c.detach(), z.detach(), layout.lags, dtype)
                 kernel = two_sided(vandermonde.kernel(), skip[0], layout)
                 grad_channels[:, block], grad_kernel = convolve_backward(
@@ -341,4 +341,6 @@ class BidirectionalSSM(nn.Module):
     def kernels(self, length: int) -> Tensor:
         """The kernel of each direction (D, H, length), without the skip, to look at."""
         *dynamics, skip = self.kernel_parameters()
-        return Vandermonde(*modes(*dynamics, self.hold), length, at_least_fp32(skip.dtype)).kernel()
+        return Vandermonde(
+            *modes(*dynamics, hold=self.hold), length, at_least_fp32(skip.dtype)
+        ).kernel()
