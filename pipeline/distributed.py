@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+FFT_PLANS = 64  # kept on a GPU
 # Saves and evaluations may keep one rank busy for long; the watchdog must not end the others.
-FFT_PLANS = 64
 TIMEOUT = timedelta(hours=2)
 
 

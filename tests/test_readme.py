@@ -1,4 +1,4 @@
-"""Every command of the README is run, small, and `make` has the targets it names."""
+"""Every command of the README and of docs/ is run, small; `make` has the targets they name."""
 
 import gzip
 import re
@@ -13,12 +13,15 @@ import torch
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
+PAGES = "\n".join(
+    page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+)
+COMMANDS = dict.fromkeys(  # in order, each once: pages repeat where they begin
     re.sub(r"\s+# .*", "", line)
-    for block in re.findall(r"```bash\n(.*?)```", README, re.S)
+    for block in re.findall(r"```bash\n(.*?)```", PAGES, re.S)
     for line in block.splitlines()
-]
+)
 TINY = (
     "--model.d_model 16 --model.d_ff 32 --model.state_dim 4 --model.encoder_layers 1 "
     "--model.decoder_layers 1 --model.num_heads 2 --model.head_dim 8 --train.max_steps 2 "
@@ -28,6 +31,7 @@ TINY = (
 SMALLER = {
     "train.py": TINY,
     "evaluate.py": "--max_new_tokens 4",
+    "summarize.py": "--max_new_tokens 4",
     "tokenizer train": "--vocab_size 36",
 }
 ELSEWHERE = {
@@ -55,6 +59,7 @@ def folder(tmp_path_factory, tokenizer_path) -> Path:
         (folder / "c4" / "en" / f"c4-{split}.00000-of-00001.json.gz").write_bytes(content)
     pairs = (f'{{"id": "{k}", "document": "{document}", "summary": "{k}."}}' for k in range(9))
     (folder / "pairs.jsonl").write_text("\n".join(pairs) + "\n")
+    (folder / "book.txt").write_text(document)
     shutil.copy(tokenizer_path, folder / "spiece.model")
     published = ROOT / "tests" / "fixtures" / "locost_tiny"
     torch.save(load_file(published / "model.safetensors"), folder / "pytorch_model.bin")
@@ -64,15 +69,16 @@ def folder(tmp_path_factory, tokenizer_path) -> Path:
     return folder
 
 
-def test_the_readme_speaks_of_targets_that_exist():
+def test_the_pages_speak_of_targets_that_exist():
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", README, re.M):
+    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", PAGES, re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
 @pytest.mark.slow
-def test_every_command_of_the_readme_runs(folder):
-    # The tokenizer first: the README tells of it after its first use.
+def test_every_command_of_the_pages_runs(folder):
+    # The tokenizer first: the README tells of it after its first use. Then page by page, where what
+    # one command writes the next ones read.
     ordered = sorted(
         (command for command in COMMANDS if command not in ELSEWHERE),
         key=lambda command: "preprocessing.tokenizer" not in command,

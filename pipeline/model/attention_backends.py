@@ -92,10 +92,10 @@ def choose_backend(
     that cannot run here, and where the chosen one fails its test.
     """
     if name not in ("auto", "sdpa", "flash"):
-        raise ValueError(f"attention={name!r}: give auto, sdpa or flash")
+        raise ValueError(f"attention {name!r} is unknown: give auto, sdpa or flash")
     obstacle = None if name == "sdpa" else flash_obstacle(device, dtype)
     if name == "flash" and obstacle:
-        raise ValueError(f"attention='flash' cannot be had: {obstacle}; or choose sdpa or auto")
+        raise ValueError(f"attention flash cannot be had: {obstacle}; or choose sdpa or auto")
     backend: Backend = "sdpa" if name == "sdpa" or obstacle else "flash"
     remedy = (
         "give --train.attention sdpa" if backend == "flash" else "check the installation of torch"

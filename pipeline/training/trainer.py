@@ -17,6 +17,7 @@ from pipeline.distributed import World
 from pipeline.evaluation.decode import model_folder
 from pipeline.files import replace_json, replace_text
 from pipeline.model import Locost, LocostConfig, load_model, ssm_parameter_names
+from pipeline.model.decoder import use_attention
 from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
@@ -76,6 +77,10 @@ def prepare(config: RunConfig, world: World) -> Prepared:
         if config.init_from
         else Locost(architecture)
     )
+    dtype = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
+    attention = use_attention(model.decoder, config.train.attention, world.device, dtype)
+    if world.is_main:
+        print(attention)
     checkpoints = Checkpoints(
         Path(config.output),
         world,
