@@ -1,208 +1,295 @@
-"""Attention kernels against a plain softmax in float64, and how one is chosen.
+"""Attention against a plain softmax in float64, in each backend; rotary positions; compilation."""
 
-flash-attn runs on GPUs only. Where there is none, a stand-in of the same documented interface,
-written as loops over rows, shows that padding is removed and put back rightly.
-"""
-
+import cmath
 import sys
-from types import SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
 from locost_golden import error, random_model
+from torch.utils.checkpoint import checkpoint
 
-from pipeline.model import attention_backends
-from pipeline.model.attention import Attention, rotate, rotation
-from pipeline.model.attention_backends import BACKENDS, choose_backend
-from pipeline.model.config import LocostConfig
-from pipeline.model.cross_attention import Whole, spread
+from pipeline.model import LocostConfig
+from pipeline.model import attention_backends as backends
+from pipeline.model.attention import attend, rotate, rotation
 from pipeline.model.decoder import use_attention
 
 CPU = torch.device("cpu")
-IDS = torch.randint(2, 40, (4, 13), generator=torch.Generator().manual_seed(3))
-MASK = (torch.arange(13) < torch.tensor([[13], [4], [9], [1]])).long()
-LABELS = torch.randint(2, 40, (4, 6), generator=torch.Generator().manual_seed(4))
+DTYPES = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+IDS = torch.randint(2, 40, (3, 13), generator=torch.Generator().manual_seed(3))
+MASK = (torch.arange(13) < torch.tensor([[13], [4], [9]])).long()
+LABELS = torch.randint(2, 40, (3, 7), generator=torch.Generator().manual_seed(4))
 
 
-def plain_softmax(module, x, states, mask):
-    """Cross-attention one head, row and position at a time, in float64."""
-    rows = []
-    for b, t in torch.cartesian_prod(torch.arange(len(x)), torch.arange(x.shape[1])).tolist():
-        real = states[b][mask[b].bool()]
-        heads = []
-        for head in range(module.heads):
-            size = module.q.out_features // module.heads
-            part = slice(head * size, (head + 1) * size)
-            q, k, v = (layer.weight[part] for layer in (module.q, module.k, module.v))
-            scores = (real @ k.t()) @ (q @ x[b, t])
-            weights = (scores - scores.max()).exp()
-            heads.append((weights / weights.sum()) @ (real @ v.t()))
-        rows.append(module.o.weight @ torch.cat(heads))
-    return torch.stack(rows).view(x.shape)
+def varlen_by_loops(calls):
+    """flash_attn.flash_attn_varlen_func by plain loops over rows and positions.
 
+    A stand-in with its documented arguments, because flash-attn runs on a GPU only: it shows that
+    rows are packed, bounded and scaled as documented, not that flash-attn computes them right.
+    """
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_cross_attention_and_its_gradients(dtype, tolerance):
-    torch.manual_seed(0)
-    config = LocostConfig(d_model=64, num_heads=4, head_dim=16)
-    module, exact = Attention(config), Attention(config).double()
-    exact.load_state_dict(module.state_dict())
-    states, x, weights = torch.randn(2, 300, 64), torch.randn(2, 3, 64), torch.randn(2, 3, 64)
-    mask = (torch.arange(300) < torch.tensor([[300], [170]])).long()
-
-    def run(module, x, states, attend):
-        x, states = x.clone().requires_grad_(), states.clone().requires_grad_()
-        output = attend(module, x, states)
-        (output.to(weights.dtype) * weights).sum().backward()
-        grads = [x.grad, states.grad, *(p.grad for p in module.parameters())]
-        return [output, *grads]
-
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        ours = run(module, x, states, lambda m, x, s: Whole(s, spread(mask)).attend(m, x))
-    wanted = run(exact, x.double(), states.double(), lambda m, x, s: plain_softmax(m, x, s, mask))
-    assert all(error(a, b) < tolerance for a, b in zip(ours, wanted, strict=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["auto", "sdpa"])
-def test_the_choice_is_tested_and_said(name, dtype):
-    backend, reason = choose_backend(name, CPU, dtype)
-    assert backend == "sdpa"
-    assert "relative error" in reason
-    assert ("not flash" in reason) == (name == "auto")
-
-
-def test_what_cannot_be_had_is_an_error_and_never_replaced(monkeypatch):
-    with pytest.raises(ValueError, match=r"flash cannot be had.*requirements-gpu\.txt"):
-        choose_backend("flash", CPU, torch.bfloat16)
-    with pytest.raises(ValueError, match=r"xformers.*auto, sdpa or flash"):
-        choose_backend("xformers", CPU, torch.bfloat16)
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=None))
-    with pytest.raises(ValueError, match="needs a CUDA device"):
-        choose_backend("flash", CPU, torch.bfloat16)
-    with pytest.raises(ValueError, match=r"not torch\.float32: set precision bf16"):
-        choose_backend("flash", torch.device("cuda"), torch.float32)
-    # auto does not try it where its type is wrong, and says so
-    assert "not torch.float32" in attention_backends.flash_obstacle(
-        torch.device("cuda"), torch.float32
-    )
-
-
-@pytest.mark.parametrize("fault", ["scaled", "raises"])
-def test_a_wrong_kernel_is_found_at_the_start(fault, monkeypatch):
-    def wrong(queries, keys, values, mask):
-        if fault == "raises":
-            raise RuntimeError("no kernel image")
-        return attention_backends.sdpa_masked(queries * 1.001, keys, values, mask)
-
-    monkeypatch.setitem(BACKENDS, "sdpa", wrong)
-    with pytest.raises(ValueError, match=r"attention backend sdpa (is wrong|fails) in float32 on"):
-        choose_backend("sdpa", CPU, torch.float32)
-
-
-class StandIn:
-    """flash_attn_varlen_func as documented, row by row; keeps what it was given."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __call__(
-        self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-        softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-        deterministic=False, return_attn_probs=False, block_table=None,
-    ):  # fmt: skip
-        self.calls.append({"scale": softmax_scale, "causal": causal, "keys": len(k)})
-        rows = []
-        for start, stop, first, last in zip(
-            cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:], strict=True
-        ):
-            assert 0 < stop - start <= max_seqlen_q and 0 < last - first <= max_seqlen_k
-            scores = torch.einsum("tak,sak->ats", q[start:stop], k[first:last]) * softmax_scale
-            if causal:
-                scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
-            rows.append(torch.einsum("ats,sak->tak", scores.softmax(-1), v[first:last]))
+    def flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p=0.0,
+        softmax_scale=None,
+        causal=False,
+        window_size=(-1, -1),
+        softcap=0.0,
+        alibi_slopes=None,
+        deterministic=False,
+        return_attn_probs=False,
+        block_table=None,
+    ):
+        calls.append({"dropout_p": dropout_p, "causal": causal, "keys": len(k), "type": q.dtype})
         assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-        assert cu_seqlens_q[-1] == len(q) and cu_seqlens_k[-1] == len(k) == len(v)
-        return torch.cat(rows)
+        starts_q, starts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+        assert starts_q[0] == starts_k[0] == 0 and len(starts_q) == len(starts_k)
+        assert (starts_q[-1], starts_k[-1]) == (len(q), len(k)) and len(k) == len(v)
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        rows = []
+        for row in range(len(starts_q) - 1):
+            first, last = starts_k[row], starts_k[row + 1]
+            length = starts_q[row + 1] - starts_q[row]
+            assert 0 < length <= max_seqlen_q and 0 < last - first <= max_seqlen_k
+            for position in range(length):
+                # causal: aligned to the bottom right corner
+                end = last - (length - 1 - position) if causal else last
+                query = q[starts_q[row] + position].double()
+                scores = torch.einsum("ak,sak->as", query, k[first:end].double()) * scale
+                rows.append(torch.einsum("as,sak->ak", scores.softmax(-1), v[first:end].double()))
+        return torch.stack(rows).to(q.dtype)
+
+    return flash_attn_varlen_func
 
 
 @pytest.fixture
-def flash(monkeypatch):
-    stand_in = StandIn()
-    module = SimpleNamespace(flash_attn_varlen_func=stand_in)
+def stand_in(monkeypatch):
+    """`import flash_attn` gives the stand-in; its calls."""
+    calls: list[dict] = []
+    module = ModuleType("flash_attn")
+    module.flash_attn_varlen_func = varlen_by_loops(calls)
     monkeypatch.setitem(sys.modules, "flash_attn", module)
-    types = (*attention_backends.FLASH_TYPES, torch.float64)  # to compare exactly
-    monkeypatch.setattr(attention_backends, "FLASH_TYPES", types)
-    return stand_in
+    return calls
 
 
-@pytest.mark.parametrize("mask", [MASK, None])
+@pytest.fixture
+def missing(monkeypatch):
+    """`import flash_attn` fails."""
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_cross_attention_is_unscaled_softmax(dtype, tolerance, padded):
+    """Results and gradients; 12 heads of 64 over 300 positions."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((2, 12, 9, 64), (2, 12, 300, 64), (2, 12, 300, 64), (2, 12, 9, 64))
+    q, k, v, direction = (torch.randn(s, generator=generator).to(dtype) for s in shapes)
+    q = q / 4
+    mask = (torch.arange(300) < torch.tensor([[300], [17]]))[:, None, None] if padded else None
+
+    def results(function, *inputs):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        context = function(*leaves)
+        return context, *torch.autograd.grad(context, leaves, direction.to(context.dtype))
+
+    def plain(queries, keys, values):
+        weights = (queries @ keys.transpose(-1, -2)).exp()
+        weights = weights if mask is None else weights * mask
+        return (weights / weights.sum(-1, keepdim=True)) @ values
+
+    ours = results(lambda *qkv: attend(*qkv, mask), q, k, v)
+    exact = results(plain, q.double(), k.double(), v.double())
+    for one, other in zip(ours, exact, strict=True):
+        assert error(one, other) < tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+def test_sdpa_passes_its_test(dtype, tolerance):
+    backend, line = backends.choose_backend("sdpa", CPU, dtype)
+    assert backend == "sdpa" and "relative error" in line
+    assert 0 < backends.self_test("sdpa", CPU, dtype, 64) < tolerance
+
+
+def test_flash_passes_its_test(stand_in):
+    """Through the stand-in, which sums gradients over positions in bf16."""
+    assert backends.self_test("flash", CPU, torch.bfloat16, 64) < 2e-2
+    assert [call["causal"] for call in stand_in] == [False, True]
+    assert [call["keys"] for call in stand_in] == [70 + 1 + 33, 3 * 70]
+
+
 @pytest.mark.parametrize("positions", ["relative", "rotary"])
-def test_flash_removes_the_padding_and_changes_nothing(flash, positions, mask):
-    def loss_and_gradients(backend):
-        model = random_model(positions=positions).double()
-        model.decoder.attention_backend = backend
-        output = model(IDS, mask, LABELS)
-        output.loss.backward()
-        return [output.logits, *(parameter.grad for parameter in model.parameters())]
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_a_model_with_flash_is_the_model_with_sdpa(stand_in, monkeypatch, positions, mask):
+    """Loss and gradients; in float64, which the stand-in takes, so that nothing hides an error."""
+    monkeypatch.setattr(backends, "FLASH_TYPES", (torch.float64,))
+    model = random_model(positions=positions).double()
+    model(IDS, mask, LABELS).loss.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert not stand_in
+    model.zero_grad()
+    model.decoder.attention_backend = "flash"
+    model(IDS, mask, LABELS).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert error(parameter.grad, expected[name]) < 1e-10, name
+    # A block's cross-attention, and where no bias is needed its self-attention before it.
+    causal = [True, False] if positions == "rotary" else [False]
+    assert [call["causal"] for call in stand_in] == causal * 2
+    source = [call["keys"] for call in stand_in if not call["causal"]]
+    assert source == [IDS.numel() if mask is None else int(mask.sum())] * 2
 
-    ours, wanted = loss_and_gradients("flash"), loss_and_gradients("sdpa")
-    assert all(error(a, b) < 1e-12 for a, b in zip(ours, wanted, strict=True))
-    real = int(MASK.sum()) if mask is not None else IDS.numel()
-    cross = {"scale": 1.0, "causal": False, "keys": real}
-    own = {"scale": 1.0, "causal": True, "keys": LABELS.numel()}
-    assert flash.calls == ([own, cross] * 2 if positions == "rotary" else [cross] * 2)
+
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_weights_are_dropped_in_training(stand_in, training):
+    model = random_model(positions="rotary", dropout=0.25).train(training)
+    model.decoder.attention_backend = "flash"
+    with torch.autocast("cpu", torch.bfloat16):
+        model(IDS, MASK, LABELS)
+    assert {call["dropout_p"] for call in stand_in} == {0.25 if training else 0.0}
+    assert {call["type"] for call in stand_in} == {torch.bfloat16}
 
 
-def test_flash_is_tested_like_any_other(flash):
-    assert attention_backends.self_test("flash", CPU, torch.bfloat16, 64) < 2e-2
-    assert {call["causal"] for call in flash.calls} == {False, True}
+def test_sdpa_drops_attention_weights():
+    """Of the sum of equal weights over ones, a share of about 1 - p, divided by 1 - p."""
+    ones = torch.ones(1, 1, 1000, 1)
+    sums = attend(torch.zeros(1, 1, 1000, 1), ones, ones, dropout=0.5)
+    assert sums.std() > 0.01 and abs(sums.mean() - 1) < 0.01
+    model = random_model(dropout=0.5)
+    attention = model.decoder.blocks[0].cross_attention
+    assert attention.drop == 0 and attention.train().drop == 0.5
 
 
-def test_flash_does_not_take_float32(flash):
+def test_auto_says_why_it_is_not_flash(missing):
+    model = random_model()
+    line = use_attention(model.decoder, "auto", CPU, torch.bfloat16)
+    assert model.decoder.attention_backend == "sdpa"
+    assert line.startswith("attention: sdpa") and "requirements-gpu.txt" in line
+
+
+def test_a_missing_flash_asked_for_by_name_is_an_error(missing):
+    with pytest.raises(ValueError, match=r"cannot be imported.*requirements-gpu\.txt"):
+        backends.choose_backend("flash", CPU, torch.bfloat16)
     model = random_model()
     model.decoder.attention_backend = "flash"
-    with pytest.raises(ValueError, match=r"torch\.float32.*bf16 autocast"):
+    with pytest.raises(ValueError, match=r"requirements-gpu\.txt"):
         model(IDS, MASK, LABELS)
 
 
-def test_the_line_names_what_serves_the_learned_bias(monkeypatch):
-    monkeypatch.setattr(
-        "pipeline.model.decoder.choose_backend", lambda *_: ("flash", "flash (tested)")
-    )
-    line = use_attention(random_model().decoder, "auto", CPU, torch.bfloat16)
-    assert "self-attention by sdpa" in line
-    rotary = random_model(positions="rotary").decoder
-    assert "sdpa" not in use_attention(rotary, "auto", CPU, torch.bfloat16)
-    assert rotary.attention_backend == "flash"
+def test_flash_without_its_device_or_type_is_an_error(stand_in):
+    with pytest.raises(ValueError, match="needs a CUDA device, and this is cpu"):
+        backends.choose_backend("flash", CPU, torch.bfloat16)
+    with pytest.raises(ValueError, match="and float16, not torch"):
+        backends.choose_backend("flash", torch.device("cuda"), torch.float32)
+    model = random_model()
+    model.decoder.attention_backend = "flash"
+    with pytest.raises(ValueError, match="run in bf16 autocast"):
+        model(IDS, MASK, LABELS)
+    with pytest.raises(ValueError, match="auto, sdpa or flash"):
+        backends.choose_backend("flush", CPU, torch.float32)
 
 
-def test_rotation_is_complex_multiplication():
-    config = LocostConfig(head_dim=8, positions="rotary", rotary_base=100.0)
-    x = torch.randn(2, 3, 50, 8, dtype=torch.float64)
-    ours = rotate(x, rotation(config, 50, torch.float64, CPU))
-    frequency = 100.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-    turns = torch.exp(1j * torch.arange(50)[:, None] * frequency)
-    wanted = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * turns)
-    assert error(ours, wanted.flatten(-2)) < 1e-14
+@pytest.mark.parametrize("fault", ["wrong scale", "nan", "exception"])
+def test_a_faulty_flash_is_an_error_not_a_fallback(stand_in, monkeypatch, fault):
+    """Also where nobody asked for it by name."""
+    right = sys.modules["flash_attn"].flash_attn_varlen_func
 
+    def faulty(*args, **kwargs):
+        if fault == "exception":
+            raise RuntimeError("only Ampere GPUs or newer")
+        if fault == "nan":
+            return right(*args, **kwargs) * torch.nan
+        return right(*args, **{**kwargs, "softmax_scale": None})
 
-def test_rotated_scores_depend_on_the_distance_alone():
-    config = LocostConfig(head_dim=8, positions="rotary")
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 40, 8)
-    angles = rotation(config, 40, torch.float64, CPU)
-    scores = (rotate(q, angles) @ rotate(k, angles).transpose(-1, -2))[0, 0]
-    for distance in (0, 1, 17):
-        diagonal = scores.diagonal(-distance)
-        assert error(diagonal, diagonal[:1].expand_as(diagonal)) < 1e-12
-    assert error(scores[0], scores[0, :1].expand(40)) > 1e-3
+    sys.modules["flash_attn"].flash_attn_varlen_func = faulty
+    monkeypatch.setattr(backends, "flash_obstacle", lambda device, dtype: None)
+    with pytest.raises(ValueError, match=r"backend flash .*attention sdpa"):
+        backends.choose_backend("auto", CPU, torch.bfloat16)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["sdpa", "flash"])
-def test_kernels_on_a_gpu(name):
-    if name == "flash":
-        pytest.importorskip("flash_attn", reason="needs requirements-gpu.txt")
-    backend, _ = choose_backend(name, torch.device("cuda"), torch.bfloat16)
-    assert backend == name
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_flash_on_a_gpu():
+    pytest.importorskip("flash_attn")
+    assert backends.choose_backend("auto", torch.device("cuda"), torch.bfloat16)[0] == "flash"
+
+
+def test_rotation_is_multiplication_by_unit_complex_numbers():
+    config = LocostConfig(positions="rotary", head_dim=8, rotary_base=100.0)
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    pairs = torch.view_as_complex(x.clone().unflatten(-1, (4, 2)))
+    for t in range(5):
+        for i in range(4):
+            pairs[:, :, t, i] *= cmath.exp(1j * t / 100 ** (i / 4))
+    ours = rotate(x, rotation(config, 5, torch.float64, CPU))
+    assert error(ours, torch.view_as_real(pairs).flatten(-2)) < 1e-14
+
+
+def test_rotated_scores_depend_on_the_distance_alone():
+    config = LocostConfig(positions="rotary", head_dim=8)
+    angles = rotation(config, 60, torch.float64, CPU)
+    q, k = (torch.randn(1, 10, 8, dtype=torch.float64) for _ in range(2))
+    here, there = (
+        rotate(q, angles[start : start + 10]) @ rotate(k, angles[start : start + 10]).mT
+        for start in (0, 47)
+    )
+    assert error(here, there) < 1e-12
+    assert error(here, q @ k.mT) > 0.1
+
+
+def test_rotary_models_have_no_bias_and_see_the_order():
+    model = random_model(positions="rotary").double()
+    assert not [
+        name for name, _ in model.named_parameters() if "bias" in name and "ssm" not in name
+    ]
+    states = model.encode(IDS, MASK)
+    targets = torch.randn(3, 6, 16, dtype=torch.float64)
+    swapped = targets[:, [1, 0, 2, 3, 4, 5]]
+    last, other = (model.decoder(x, states, MASK)[:, -1] for x in (targets, swapped))
+    assert error(last, other) > 1e-6
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+def test_recomputed_blocks_have_the_same_gradients(positions):
+    """A block under activation checkpointing, as training may run it."""
+    model = random_model(positions=positions, dropout=0.1).double().train()
+    states = torch.randn(3, 13, 16, dtype=torch.float64, requires_grad=True)
+    targets = torch.randn(3, 6, 16, dtype=torch.float64)
+    gradients = []
+    for block in model.decoder.blocks:
+        plain = block.forward
+        recomputed = lambda *x, plain=plain: checkpoint(plain, *x, use_reentrant=False)  # noqa: E731
+        for forward in (plain, recomputed):
+            block.forward = forward
+            torch.manual_seed(5)
+            loss = model.decoder(targets, states, MASK).square().sum()
+            gradients.append(torch.autograd.grad(loss, [states, *block.parameters()]))
+        block.forward = plain
+    for kept, again in zip(gradients[::2], gradients[1::2], strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(kept, again, strict=True))
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+def test_blocks_compile_whole_and_once(positions):
+    """Without a break in the graph; other targets and sources of the same lengths add none."""
+    model = random_model(positions=positions)
+    states, targets = torch.randn(3, 13, 16), torch.randn(3, 6, 16)
+    expected = model.decoder(targets, states, MASK)
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    for block in model.decoder.blocks:
+        block.compile(backend=count, fullgraph=True)
+    for _ in range(3):
+        assert error(model.decoder(targets, states, MASK), expected) < 1e-6
+    torch.compiler.reset()
+    assert len(graphs) <= len(model.decoder.blocks)
