@@ -32,11 +32,13 @@ SMALLER = {
     "train.py": TINY,
     "evaluate.py": "--max_new_tokens 4",
     "summarize.py": "--max_new_tokens 4",
+    "benchmark.py": "--config pipeline/recipes/demo_pretrain.yaml --lengths 64 --limit_s 60",
     "tokenizer train": "--vocab_size 36",
 }
 ELSEWHERE = {
     "make demo": "test_demo.py runs it (--quick)",
     "make test": "this is part of it",
+    "make gpu-check": "needs a GPU; test_benchmark.py runs the same on a CPU, small",
     "tensorboard --logdir demo": "serves until stopped; test_demo.py reads the events",
     "python pipeline/summarize.py --checkpoint demo/finetune/best README.md": "test_demo.py",
     "python -m preprocessing.show demo/shards/test --sample 0": "test_show.py, on another folder",
