@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .attention import Attention, attend
 from .attention_backends import Backend, Bounds, equal_bounds, flash_attend, remove_padding
-from .layers import at_least_fp32
+from .layers import at_least_fp32, product_type
 from .memory import available_memory
 
 BLOCK_TOKENS = 65536
@@ -172,13 +172,6 @@ def cache_bytes(attentions: Sequence[Attention], states: Tensor) -> int:
     positions = states.shape[0] * states.shape[1]
     channels = sum(2 * attention.k.out_features for attention in attentions)
     return positions * channels * product_type(states).itemsize
-
-
-def product_type(x: Tensor) -> torch.dtype:
-    """The type of x in matrix products: autocast's, where that is on and x is not float64."""
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype
 
 
 def spread(mask: Tensor | None) -> Tensor | None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .attention import Attention, RelativeBias, rotation
 from .attention_backends import Backend, choose_backend
 from .config import LocostConfig
-from .cross_attention import Absorbed, Cached, product_type, step_source, whole_source
-from .layers import Block, GatedFeedForward, RMSNorm
+from .cross_attention import Absorbed, Cached, step_source, whole_source
+from .layers import Block, GatedFeedForward, RMSNorm, product_type
 from .self_attention import Causal, Past
 
 
@@ -31,11 +31,11 @@ class DecoderBlock(Block):
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
-        self.self_attention_norm = RMSNorm(config)
+        self.self_attention_norm = RMSNorm(config, for_products=True)
         self.self_attention = Attention(config)
-        self.cross_attention_norm = RMSNorm(config)
+        self.cross_attention_norm = RMSNorm(config, for_products=True)
         self.cross_attention = Attention(config)
-        self.feed_forward_norm = RMSNorm(config)
+        self.feed_forward_norm = RMSNorm(config, for_products=True)
         self.feed_forward = GatedFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 

@@ -20,27 +20,29 @@ class EncoderBlock(Block):
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
-        self.ssm_norm = RMSNorm(config)
+        self.ssm_norm = RMSNorm(config, for_products=True)
         self.ssm = BidirectionalSSM(config)
-        self.feed_forward_norm = RMSNorm(config)
+        self.feed_forward_norm = RMSNorm(config, for_products=True)
         self.feed_forward = GatedFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x (B, L, H), mask (B, L) or None -> (B, L, H).
 
-        Only the convolution looks across positions; all else goes by blocks of tokens.
+        Only the convolution looks across positions: where no gradients are kept all else goes by
+        blocks of tokens, the norm once more rather than held.
         """
-        keys = by_tokens(self.keys, x, mask)
-        return by_tokens(self.mix, x, self.ssm.convolution(keys))
+        if in_one_piece(x):
+            normed = self.ssm_norm(x)
+            return self.mix(x, normed, self.ssm.convolution(self.ssm.keys(normed, mask)))
+        z = self.ssm.convolution(
+            by_tokens(lambda x, mask: self.ssm.keys(self.ssm_norm(x), mask), x, mask)
+        )
+        return by_tokens(lambda x, z: self.mix(x, self.ssm_norm(x), z), x, z)
 
-    def keys(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """What the state-space models convolve."""
-        return self.ssm.keys(self.ssm_norm(x), mask)
-
-    def mix(self, x: Tensor, z: Tensor) -> Tensor:
-        """The block's output from its input and the convolved keys."""
-        x = x + self.dropout(self.ssm.gate(self.ssm_norm(x), z))
+    def mix(self, x: Tensor, normed: Tensor, z: Tensor) -> Tensor:
+        """The block's output from its input, that under the norm, and the convolved keys."""
+        x = x + self.dropout(self.ssm.gate(normed, z))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
@@ -62,14 +64,16 @@ class Encoder(nn.Module):
         return by_tokens(lambda x, _: self.dropout(self.norm(x)), x, None)
 
 
-def by_tokens(function: Callable[..., Tensor], x: Tensor, other: Tensor | None) -> Tensor:
-    """A function of (B, L, H) and (B, L, ...) that treats every token alike, in blocks of tokens.
+def in_one_piece(x: Tensor) -> bool:
+    """Whether (B, L, H) is computed whole: it is short, or gradients need all of it anyway."""
+    return torch.is_grad_enabled() or x.shape[1] <= TOKEN_BLOCK
 
-    Whole where gradients are kept, since those need all of it anyway.
-    """
-    length = x.shape[1]
-    if torch.is_grad_enabled() or length <= TOKEN_BLOCK:
+
+def by_tokens(function: Callable[..., Tensor], x: Tensor, other: Tensor | None) -> Tensor:
+    """A function of (B, L, H) and (B, L, ...) that treats tokens alike, in blocks of them."""
+    if in_one_piece(x):
         return function(x, other)
+    length = x.shape[1]
     result = None
     for start in range(0, length, TOKEN_BLOCK):
         tokens = slice(start, start + TOKEN_BLOCK)

@@ -15,6 +15,13 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def product_type(x: Tensor) -> torch.dtype:
+    """The type of x in matrix products: autocast's, where that is on and x is not float64."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
 class Block(nn.Module):
     """One residual block, the unit of recomputation and of compilation."""
 
@@ -28,18 +35,23 @@ class Block(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """w * x / sqrt(mean x^2 + epsilon), in at least float32 whatever autocast says."""
+    """w * x / sqrt(mean x^2 + epsilon), in at least float32 whatever autocast says.
 
-    def __init__(self, config: LocostConfig) -> None:
+    `for_products`: only matrix products read the result, so it is rounded to their type once,
+    instead of by each of them.
+    """
+
+    def __init__(self, config: LocostConfig, for_products: bool = False) -> None:
         super().__init__()
-        self.epsilon = config.layer_norm_epsilon
+        self.epsilon, self.for_products = config.layer_norm_epsilon, for_products
         self.weight = nn.Parameter(torch.ones(config.d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., H) -> (..., H), of x's type."""
+        """(..., H) -> (..., H), of x's type, or of that of matrix products."""
         wide = x.to(at_least_fp32(x.dtype))
         weight = self.weight.to(wide.dtype)
-        return functional.rms_norm(wide, weight.shape, weight, self.epsilon).to(x.dtype)
+        normed = functional.rms_norm(wide, weight.shape, weight, self.epsilon)
+        return normed.to(product_type(x) if self.for_products else x.dtype)
 
 
 class GatedFeedForward(nn.Module):
