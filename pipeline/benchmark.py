@@ -8,7 +8,7 @@ if not __package__:  # run by path: import from the repository root, not from th
 
 import argparse
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import yaml
@@ -17,15 +17,8 @@ from pipeline.benchmarking import plans, sweep
 from pipeline.benchmarking.gpu import gpu_check
 from pipeline.benchmarking.meter import GIB
 from pipeline.benchmarking.precision import faster, precision
+from pipeline.command_line import Parser
 from pipeline.files import replace_json
-
-
-class Parser(argparse.ArgumentParser):
-    """Wrong arguments are errors like others."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ValueError."""
-        raise ValueError(f"{message} (`{self.prog} --help` explains each option)")
 
 
 def time_precision(options: argparse.Namespace) -> int:

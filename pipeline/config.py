@@ -195,12 +195,14 @@ def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
 
     Raises ValueError naming the field, the value and the remedy.
     """
-    if not any(word == "--config" or word.startswith("--config=") for word in arguments):
+    given = "--config" in arguments
+    if not given and not any(word.startswith("--config=") for word in arguments):
         arguments = ["--config", str(DEFAULT_RECIPE), *arguments]
     try:
         values = build_parser().parse_args(arguments).as_dict()
     except (ArgumentError, UnicodeDecodeError) as error:
-        problem = f"{' '.join(arguments[:2])}: {' '.join(str(error).split())}"
+        named = arguments[arguments.index("--config") + 1 :][:1] if given else []
+        problem = ": ".join([*named, " ".join(str(error).split())])
         raise ValueError(f"{problem} (`train.py --help` explains every field)") from None
     for section in ("model", "data", "train"):
         if not isinstance(values[section], dict):

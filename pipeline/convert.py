@@ -21,12 +21,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.files import flush_to_disk, replace_bytes, replace_json, temporary_name
+from pipeline.command_line import Parser, described
+from pipeline.files import replace_bytes, replace_json
 from pipeline.huggingface.folder import PREFIX, TOKENIZER_CONFIG, code_files, config_files
 from pipeline.model import Locost, LocostConfig, load_model, save_model
 from pipeline.model.checkpoint_export import export_config, export_weights
 from pipeline.model.checkpoint_import import deduced_config, import_weights, published_config
 from pipeline.model.checkpoint_names import FUSED
+from pipeline.model.folder import FORMAT, replace_file
 from pipeline.tokenizer import FILE_NAME, Tokenizer
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -55,7 +57,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         # Not the library's own words: they advise to unpickle whatever the file holds.
         raise ValueError(
             f"{path} is not a file of plain tensors ({type(error).__name__}); give the published "
@@ -88,8 +90,9 @@ def import_checkpoint(
     """Write the model folder `output` from a published file or folder.
 
     Without a config.json beside the weights, the sizes come from their shapes. The convolution is
-    exact unless `published_convolution` asks for the published fused one. Raises ValueError on
-    anything that does not fit exactly, before anything is written.
+    exact unless `published_convolution` asks for the published fused one. Without a tokenizer the
+    spiece.model beside the weights is taken, if there is one. Raises ValueError on anything that
+    does not fit exactly, before anything is written.
     """
     refuse_to_overwrite(output)
     path = find_weights(source)
@@ -101,6 +104,8 @@ def import_checkpoint(
         print(json.dumps(asdict(config)))
     else:
         config, fused = read
+    if tokenizer is None and path.with_name(SPIECE).is_file():
+        tokenizer = path.with_name(SPIECE)
     tokenizer_path = None if tokenizer is None else fitting_tokenizer(tokenizer, config)
     model = import_weights(
         replace(config, published_convolution=published_convolution), weights, str(path)
@@ -139,7 +144,7 @@ def export_checkpoint(source: Path, output: Path, huggingface: bool) -> None:
             documents = {"tokenizer_config.json": TOKENIZER_CONFIG, **documents}
 
     output.mkdir(parents=True, exist_ok=True)
-    replace_weights(output / "model.safetensors", weights)
+    replace_file(output / "model.safetensors", lambda path: save_file(weights, path, FORMAT))
     for name, content in files.items():
         replace_bytes(output / name, content)
     for name, document in documents.items():
@@ -171,21 +176,9 @@ def parameters(model: Locost) -> str:
     return f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
 
 
-def replace_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    """Write safetensors under a temporary name, flush to disk, then rename."""
-    temporary = temporary_name(path)
-    try:
-        save_file(weights, temporary, {"format": "pt"})
-        with temporary.open("rb") as file:
-            flush_to_disk(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)  # there only where something failed
-
-
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line's options."""
-    parser = argparse.ArgumentParser(prog="convert.py", description="Convert checkpoints.")
+    parser = Parser(prog="convert.py", description="Convert checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser(
         "import", help="a checkpoint of the published code becomes a model folder"
@@ -231,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             export_checkpoint(options.model, options.output, options.format == "huggingface")
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {described(error)}", file=sys.stderr)
         return 2
     return 0
 

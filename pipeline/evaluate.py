@@ -12,6 +12,7 @@ if not __package__:  # run by path: import from the repository root, not from th
 import argparse
 
 from pipeline import distributed
+from pipeline.command_line import Parser
 from pipeline.evaluation.command_line import (
     add_strategy_options,
     count_from,
@@ -29,7 +30,7 @@ def parse(arguments: list[str] | None) -> Options:
 
     Raises ValueError for generation options that do not go together.
     """
-    parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="evaluate.py", description=__doc__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="kept checkpoint (RUN/best) or model folder"

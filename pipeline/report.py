@@ -8,6 +8,7 @@ if not __package__:  # run by path: import from the repository root, not from th
 
 import argparse
 
+from pipeline.command_line import Parser
 from pipeline.evaluation.command_line import exit_on_user_error
 from pipeline.evaluation.report import (
     Material,
@@ -20,7 +21,7 @@ from pipeline.evaluation.report import (
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line; every argument is a path and is needed."""
-    parser = argparse.ArgumentParser(prog="report.py", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="report.py", description=__doc__)
     for name, meaning in {
         "pretrain": "run folder of the pre-training",
         "finetune": "run folder of the fine-tuning that started from it",

@@ -13,6 +13,7 @@ import argparse
 
 import torch
 
+from pipeline.command_line import Parser
 from pipeline.evaluation.command_line import (
     add_strategy_options,
     exit_on_user_error,
@@ -25,7 +26,7 @@ from pipeline.progress import Progress
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line; exits with status 2 on an option that cannot be."""
-    parser = argparse.ArgumentParser(prog="summarize.py", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="summarize.py", description=__doc__)
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="kept checkpoint (RUN/best) or model folder"
     )

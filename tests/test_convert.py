@@ -87,6 +87,14 @@ def test_files_that_are_not_checkpoints(tmp_path, capsys):
     refused(capsys, tmp_path, tmp_path / "a.safetensors", "missing shared.weight")
 
 
+def test_truncated_files_are_named(tmp_path, capsys):
+    torch.save(load_file(TINY / "model.safetensors"), tmp_path / "whole.bin")
+    whole = (tmp_path / "whole.bin").read_bytes()
+    for length in (100, 5000, len(whole) // 2, len(whole) - 10):
+        (tmp_path / "cut.bin").write_bytes(whole[:length])
+        refused(capsys, tmp_path, tmp_path / "cut.bin", "cut.bin is not a file of plain tensors")
+
+
 def test_pickled_code_is_never_run(tmp_path, capsys):
     class Trap:
         def __reduce__(self):

@@ -40,8 +40,7 @@ def test_there_and_back(checkpoint, tmp_path, capsys):
     assert "parameters in 38 tensors" in capsys.readouterr().out
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == ["config.json", "model.safetensors", "spiece.model"]
-    tokenizer = tmp_path / "out" / "spiece.model"
-    arguments = ("--output", tmp_path / "back", "--tokenizer", tokenizer)
+    arguments = ("--output", tmp_path / "back")  # the tokenizer beside the weights goes along
     assert run("import", tmp_path / "out", *arguments) == 0
     for name in ("config.json", "model.safetensors", "tokenizer.model"):
         before = (checkpoint / "model" / name).read_bytes()

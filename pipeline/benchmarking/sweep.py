@@ -77,7 +77,7 @@ def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return {**row, "cross": f"over {limit_s:.0f} s"}
+        return {**row, "cross": f"over {limit_s:g} s"}
     if done.returncode == 2:
         raise ValueError(done.stderr.strip().removeprefix("error: "))
     if done.returncode == -9:
@@ -98,7 +98,7 @@ def measure_here(request: str) -> Row:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return {"cross": f"out of memory (more than {values['memory_bytes'] / GIB:.1f} GiB)"}
+        return {"cross": f"out of memory (more than {values['memory_bytes'] / GIB:.3g} GiB)"}
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
+from pipeline.command_line import described
 from pipeline.model.generation import DecodingStrategy
 
 
@@ -16,7 +17,7 @@ def exit_on_user_error() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {described(error)}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -41,9 +42,12 @@ def source_length(text: str) -> int:
 def gibibytes(text: str) -> int:
     """A size in GiB, such as 0.5, in bytes."""
     try:
-        return round(float(text) * 2**30)
+        size = round(float(text) * 2**30)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of GiB") from None
+        size = -1
+    if size < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of GiB, 0 or more")
+    return size
 
 
 def add_strategy_options(parser: argparse.ArgumentParser) -> None:

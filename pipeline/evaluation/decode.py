@@ -25,7 +25,10 @@ def model_folder(checkpoint: Path) -> Path:
                 name for name in ("model.safetensors", FILE_NAME) if not (folder / name).is_file()
             ]
             if missing:
-                raise ValueError(f"{folder} lacks {' and '.join(missing)}; save the model again")
+                raise ValueError(
+                    f"{folder} lacks {' and '.join(missing)}; give a model folder, to which an "
+                    "import adds a tokenizer by --tokenizer"
+                )
             return folder
     raise ValueError(
         f"{checkpoint} is no model: no config.json there or in its model/ folder; "

@@ -117,12 +117,12 @@ def choose_backend(
 
 def flash_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why flash-attn cannot run here and what to do about it; None: it can."""
+    if device.type != "cuda":
+        return f"flash-attn needs a CUDA device, and this is {device}"
     try:
         from flash_attn import flash_attn_varlen_func  # noqa: F401
     except ImportError as problem:
         return f"flash-attn cannot be imported ({problem}): {INSTALL}"
-    if device.type != "cuda":
-        return f"flash-attn needs a CUDA device, and this is {device}"
     if dtype not in FLASH_TYPES:
         return f"flash-attn takes bfloat16 and float16, not {dtype}: set precision bf16"
     return None

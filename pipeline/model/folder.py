@@ -18,6 +18,8 @@ from .locost import Locost
 
 ARCHITECTURE = "locost"
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
+FORMAT = {"format": "pt"}
+"""Metadata of weights, by which other readers of safetensors know whose they are."""
 
 
 def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None = None) -> None:
@@ -28,11 +30,11 @@ def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None =
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
-        _replace(folder / TOKENIZER, lambda path: shutil.copyfile(tokenizer, path))
+        replace_file(folder / TOKENIZER, lambda path: shutil.copyfile(tokenizer, path))
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, {"format": "pt"}))
+    replace_file(folder / WEIGHTS, lambda path: save_file(weights, path, FORMAT))
     text = json.dumps({"architecture": ARCHITECTURE, **asdict(model.config)}, indent=2) + "\n"
-    _replace(folder / CONFIG, lambda path: path.write_text(text))
+    replace_file(folder / CONFIG, lambda path: path.write_text(text))
 
 
 def load_model(folder: str | Path) -> Locost:
@@ -96,21 +98,31 @@ def _read_config(path: Path) -> LocostConfig:
         raise ValueError(f"{path}: not JSON ({error})") from error
     architecture = values.pop("architecture", None) if isinstance(values, dict) else None
     if architecture != ARCHITECTURE:
-        raise ValueError(
-            f"{path}: architecture {architecture!r}, not {ARCHITECTURE!r}; "
-            "turn a published checkpoint into a model folder with `pipeline/convert.py import`"
-        )
+        remedy = "turn a published checkpoint into a model folder with `pipeline/convert.py import`"
+        if isinstance(values, dict) and "auto_map" in values:
+            remedy = "a folder exported for transformers: give the model folder it was made from"
+        raise ValueError(f"{path}: architecture {architecture!r}, not {ARCHITECTURE!r}; {remedy}")
     names = {field.name for field in fields(LocostConfig)}
-    if differing := sorted(names ^ values.keys()):
-        raise ValueError(f"{path}: missing or unknown settings: {', '.join(differing)}")
-    return LocostConfig(**values)
+    for kind, found in (("missing", names - values.keys()), ("unknown", values.keys() - names)):
+        if found:
+            raise ValueError(f"{path}: {kind} settings: {', '.join(sorted(found))}")
+    try:
+        return LocostConfig(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write under a temporary name in the same folder, then rename."""
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write under a temporary name in the same folder, flush to disk, then rename.
+
+    The file is as readable as any new one; safetensors would leave it to its owner.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -90,7 +90,14 @@ class Locost(nn.Module):
             block.recompute = recompute
 
     def compile_blocks(self, **options: Any) -> None:
-        """Compile every block by torch.compile with the options; the parameters' names stay."""
+        """Compile every block by torch.compile with the options; the parameters' names stay.
+
+        The convolutions are left out: a compiler would fuse nothing in complex numbers and FFTs.
+        """
+        for module in self.modules():
+            if isinstance(module, BidirectionalSSM):
+                convolution = torch.compiler.disable(module.convolution)
+                module.convolution = convolution  # type: ignore[method-assign]
         for block in self._blocks():
             block.compile(**options)
 

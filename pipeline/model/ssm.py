@@ -314,7 +314,6 @@ class BidirectionalSSM(nn.Module):
             gated = real - imaginary
         return self.output(gated)
 
-    @torch.compiler.disable  # complex numbers and FFTs: nothing a compiler would fuse
     def convolution(self, k: Tensor) -> Tensor:
         """The state-space models alone: (B, L, H) -> (B, L, H), or (B, L, 2H) by parts."""
         parameters = self.kernel_parameters()

@@ -111,7 +111,7 @@ def test_a_checkpoint_that_is_none_is_one_line_and_status_2(call, tmp_path):
         ("--num_beams=2 --top_p=0.5", "num_beams"),
         ("--temperature=0.5", "top_p"),
         ("--min_new_tokens=9", "max_new_tokens=8"),
-        ("--memory_budget=-0.5", "memory_budget=-536870912"),
+        ("--memory_budget=-0.5", "memory_budget: '-0.5': expected a number of GiB, 0 or more"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_one_line_and_status_2(call, options, message):

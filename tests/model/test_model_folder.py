@@ -126,3 +126,29 @@ def test_folders_that_are_not_models(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"no model.safetensors"):
         load_model(folder)
+
+
+def test_a_folder_for_transformers_is_named(tmp_path):
+    save_model(random_model(), tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "locost", "auto_map": {}}')
+    with pytest.raises(ValueError, match="exported for transformers: give the model folder"):
+        load_model(tmp_path)
+
+
+def test_impossible_settings_name_their_file(tmp_path):
+    save_model(random_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, said in (
+        ({"ssm_directions": "both"}, "config.json: ssm_directions='both' is impossible"),
+        ({"foo": 1}, "config.json: unknown settings: foo"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ValueError, match=said):
+            load_model(tmp_path)
+
+
+def test_files_are_as_readable_as_any_new_one(tmp_path):
+    save_model(random_model(), tmp_path / "model")
+    (tmp_path / "other").touch()
+    mode = (tmp_path / "other").stat().st_mode
+    assert all(path.stat().st_mode == mode for path in (tmp_path / "model").iterdir())
