@@ -116,8 +116,12 @@ def start() -> World:
 
 
 def stop() -> None:
-    """Leave the process group; call it once, last."""
+    """Leave the process group, all processes together; call it once, last.
+
+    One that leaves while another still joins would take the connection from under it.
+    """
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()
 
 
