@@ -58,7 +58,7 @@ def test_a_run_leaves_what_it_should(unbroken, trainer):
     assert "validation/mean_rouge" in events.Tags()["scalars"]
 
     status, text = trainer.run(unbroken, *DROPOUT)
-    assert status == 0 and "finished" in text
+    assert status == 0 and "finished" in text, text
 
 
 def test_losses_equal_a_plain_loop_in_one_process(trainer, dataset_folder, tmp_path):
