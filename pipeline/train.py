@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    # All is written and closed. The interpreter's own end is left out: with the process group's
-    # threads it has aborted (SIGABRT) after a finished run, which a queue takes for a failure.
+    # All is written and closed, and the interpreter's own end is left out: twice a finished run
+    # started again ended with SIGABRT, cause unknown, which a queue would take for a failure.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
