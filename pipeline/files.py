@@ -1,8 +1,10 @@
 """Writing files so that nothing half-written is ever taken for complete."""
 
+import errno
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +40,38 @@ def replace_text(path: Path, text: str) -> None:
 def replace_json(path: Path, value: Any) -> None:
     """`replace_bytes` of a JSON value."""
     replace_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def create_json(path: Path, value: Any) -> bool:
+    """Write a JSON value under a name that must be new, whole and in one step; False if it exists.
+
+    Of several processes that try at once, one gets True.
+    """
+    temporary = temporary_name(path)
+    while True:
+        replace_json(temporary, value)
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # swept away with a dead process's leftovers
+            continue
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+
+def when_visible(path: Path, seconds: float = 90.0) -> Path:
+    """The path, once it is there: network file systems show another node's new file late.
+
+    Raises FileNotFoundError after that many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise FileNotFoundError(errno.ENOENT, f"not there after {seconds:.0f} s", str(path))
+        time.sleep(0.2)
+    return path
 
 
 def replace_link(link: Path, target: str) -> None:

@@ -12,7 +12,10 @@ LINE_EVERY_SECONDS = 15.0
 
 
 class Progress:
-    """Counts units of work; `update` draws a bar on a terminal, else prints a line now and then."""
+    """Counts units of work; `update` draws a bar on a terminal, else prints a line now and then.
+
+    Bytes, of unit "B", are shown as MB.
+    """
 
     def __init__(self, description: str, total: int | None, unit: str, initial: int = 0) -> None:
         self.bar = tqdm(
@@ -20,6 +23,7 @@ class Progress:
             total=total,
             unit=unit,
             initial=initial,
+            unit_scale=unit == "B",
             disable=None,  # tqdm's own rule: off where standard error is not a terminal
             dynamic_ncols=True,
         )
@@ -48,8 +52,9 @@ class Progress:
     def _line(self) -> None:
         self.last_line = time.monotonic()
         rate = (self.done - self.initial) / max(self.last_line - self.started, 1e-9)
-        parts = [f"{self.done}{f'/{self.total}' if self.total else ''} {self.unit}"]
-        parts.append(f"{rate:.1f} {self.unit}/s")
+        scale, unit = (1e6, "MB") if self.unit == "B" else (1, self.unit)
+        total = f"/{self.total / scale:.0f}" if self.total else ""
+        parts = [f"{self.done / scale:.0f}{total} {unit}", f"{rate / scale:.1f} {unit}/s"]
         if self.total and rate > 0:
             parts.append(f"{(self.total - self.done) / rate:.0f} s left")
         if self.note:

@@ -21,6 +21,7 @@ class Tokenizer:
     end and unknown ids are not 0, 1 and 2.
     """
 
+    file_name = FILE_NAME  # in a dataset or checkpoint folder
     pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
 
     def __init__(self, path: str | Path) -> None:

@@ -1,12 +1,13 @@
-"""Readers: files as users have them, as records, each line either usable or a reason why not."""
+"""Readers: files as users have them, as entries, each a usable record or a reason why not."""
 
 import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 BAD_ENCODING = "bad encoding"
 NOT_JSON = "not JSON"
@@ -14,9 +15,43 @@ NO_TEXT = "no text"
 EMPTY = "empty"
 NO_ID = "no id"
 NO_SUMMARY = "no summary"
+TOO_LONG = "too long"
+DUPLICATE = "duplicate"
+LONGEST_LINE = 2**28  # bytes; a longer line is counted without ever being held in memory
+COMPRESSED = (".gz", ".zip", ".parquet")
 
 Record = dict[str, Any]
-Reader = Callable[[Path], Iterator[tuple[int, Record | str]]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """An input file, or the block of it whose lines begin at a byte in [start, end)."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.end is None else f"{self.path} from byte {self.start}"
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return self.path.stat().st_size if self.end is None else self.end - self.start
+
+
+class Entry(NamedTuple):
+    """One record of an input, or the reason why it cannot be used.
+
+    `number` counts from 1 in the item; `position` is how many bytes of the item were read.
+    """
+
+    number: int
+    record: Record | str
+    position: int = 0
+
+
+Reader = Callable[[Item], Iterator[Entry]]
 
 
 def find_inputs(patterns: Sequence[str]) -> list[Path]:
@@ -36,74 +71,51 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, Record | str]]:
-    """(line number from 1, object or reason) of JSON lines, gzipped if the name ends in .gz.
+def split_items(paths: Sequence[Path], block_size: int) -> list[Item]:
+    """The work items of input files: one each, or one for every `block_size` bytes of plain text.
+
+    Compressed files can only be read from their beginning, so they stay whole.
+    """
+    items = []
+    for path in paths:
+        size = path.stat().st_size
+        if path.suffix in COMPRESSED or size <= block_size:
+            items.append(Item(path))
+        else:
+            starts = range(0, size, block_size)
+            items += [Item(path, start, min(start + block_size, size)) for start in starts]
+    return items
+
+
+def read_json_lines(item: Item) -> Iterator[Entry]:
+    """The JSON objects of an item, one a line, gzipped if the name ends in .gz.
 
     Blank lines are passed over. Raises ValueError where a .gz is corrupt or cut short.
     """
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _parse(line)
+        with item.path.open("rb") as raw:
+            for number, line, position in _gunzipped(raw) if _is_gzip(item) else _lines(raw, item):
+                if len(line) > LONGEST_LINE:
+                    yield Entry(number, TOO_LONG, position)
+                elif line.strip():
+                    yield Entry(number, _parse(line), position)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
-            f"{path} is corrupt or cut short after line {number} ({error}); fetch it again"
+            f"{item} is corrupt or cut short after line {number} ({error}); fetch it again"
         ) from None
 
 
-def read_c4(path: Path) -> Iterator[tuple[int, Record | str]]:
-    """(line number, {text, url} or reason) of a file in C4's format."""
-    for number, record in read_json_lines(path):
-        if isinstance(record, str):
-            yield number, record
-            continue
-        reason = _text_fault(record.get("text"))
-        yield number, reason or {"text": record["text"], "url": str(record.get("url", ""))}
+def read_c4(item: Item) -> Iterator[Entry]:
+    """Entries of a file in C4's format; a record is {text, url}."""
+    for number, record, position in read_json_lines(item):
+        if not isinstance(record, str):
+            reason = text_fault(record.get("text"))
+            record = reason or {"text": record["text"], "url": str(record.get("url", ""))}
+        yield Entry(number, record, position)
 
 
-def read_pairs(path: Path) -> Iterator[tuple[int, Record | str]]:
-    """(line number, {id, document, summaries: list[str]} or reason) of a summarisation set.
-
-    Each line is {id, document, summary}; `summary` is a text or a list of alternative texts, of
-    which the empty ones are left out.
-    """
-    for number, record in read_json_lines(path):
-        if isinstance(record, str):
-            yield number, record
-            continue
-        summary = record.get("summary")
-        summaries = [text for text in (summary if isinstance(summary, list) else [summary]) if text]
-        faults = [_text_fault(text) for text in summaries]
-        if BAD_ENCODING in faults:
-            yield number, BAD_ENCODING
-        elif reason := _text_fault(record.get("document")):
-            yield number, reason
-        elif record.get("id") is None:
-            yield number, NO_ID
-        elif not (
-            kept := [text for text, fault in zip(summaries, faults, strict=True) if not fault]
-        ):
-            yield number, NO_SUMMARY
-        else:
-            yield (
-                number,
-                {"id": str(record["id"]), "document": record["document"], "summaries": kept},
-            )
-
-
-def _parse(line: bytes) -> Record | str:
-    try:
-        record = json.loads(line.decode())
-    except UnicodeDecodeError:
-        return BAD_ENCODING
-    except (ValueError, RecursionError):
-        return NOT_JSON
-    return record if isinstance(record, dict) else NOT_JSON
-
-
-def _text_fault(text: Any) -> str | None:
+def text_fault(text: Any) -> str | None:
     """Why a field is not a usable text, or None."""
     if not isinstance(text, str):
         return NO_TEXT
@@ -114,3 +126,49 @@ def _text_fault(text: Any) -> str | None:
     except UnicodeEncodeError:  # half of a surrogate pair, as JSON escapes allow
         return BAD_ENCODING
     return None
+
+
+def _is_gzip(item: Item) -> bool:
+    return item.path.suffix == ".gz"
+
+
+def _gunzipped(raw: IO[bytes]) -> Iterator[tuple[int, bytes, int]]:
+    """(number, line, compressed bytes read) of a gzipped file."""
+    with gzip.GzipFile(fileobj=raw) as file:
+        for number, line in _numbered(file):
+            yield number, line, raw.tell()
+
+
+def _lines(raw: IO[bytes], item: Item) -> Iterator[tuple[int, bytes, int]]:
+    """(number, line, bytes read) of the lines that begin in the item's block."""
+    if item.start:
+        raw.seek(item.start - 1)
+        while (rest := raw.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+            pass  # the end of a line that begins before the block
+    begin = raw.tell()
+    for number, line in _numbered(raw):
+        if item.end is not None and begin >= item.end:
+            return
+        begin = raw.tell()
+        yield number, line, begin - item.start
+
+
+def _numbered(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file from 1; of a line over LONGEST_LINE bytes only that much and one more."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        rest = line
+        while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+            rest = file.readline(LONGEST_LINE + 1)
+        yield number, line
+
+
+def _parse(line: bytes) -> Record | str:
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return BAD_ENCODING
+    except (ValueError, RecursionError):
+        return NOT_JSON
+    return record if isinstance(record, dict) else NOT_JSON

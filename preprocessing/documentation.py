@@ -33,7 +33,7 @@ from packaging.utils import canonicalize_name
 
 from pipeline.files import replace_bytes, replace_json
 from pipeline.progress import progress
-from preprocessing.workers import run_command
+from preprocessing.command_line import run_command
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
 TEXT_FILES = 8

@@ -10,40 +10,35 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
-from preprocessing.corpora import Reader, find_inputs, read_pairs
+from preprocessing.command_line import add_common_options, check_lengths, run_command
+from preprocessing.corpora import Entry, Item, find_inputs
+from preprocessing.samples import make_sample
 from preprocessing.sentences import SPLITTER, split_sentences
-from preprocessing.workers import (
-    Job,
-    Statistics,
-    add_common_options,
-    check_lengths,
-    make_sample,
-    run,
-    run_command,
-)
+from preprocessing.statistics import Statistics
+from preprocessing.summarisation_sets import read_pairs
+from preprocessing.workers import Job, run
 
-READERS: dict[str, Reader] = {"jsonl": read_pairs}
+READERS = {"jsonl": read_pairs}
 
 
 def samples(
-    path: Path,
+    entries: Iterable[Entry],
     statistics: Statistics,
     *,
-    read: Reader,
     tokenizer: Tokenizer,
     source_length: int,
     target_length: int,
-) -> Iterator[tuple[int, Sample]]:
+) -> Iterator[tuple[str, Sample]]:
     """(line number, sample) of each usable pair of a summarisation set.
 
     The target is the first summary; the metadata keep every summary and the source untruncated.
     """
-    for number, record in read(path):
+    for number, record, _ in entries:
         statistics.documents += 1
         if isinstance(record, str):
             statistics.excluded[record] += 1
@@ -57,12 +52,14 @@ def samples(
                 "references": ["\n".join(sentences) for sentences in references],
                 "source_text": record["document"],
             },
-            source_length,
-            target_length,
+            (source_length, target_length),
+            tokenizer.eos_id,
             statistics,
         )
-        if sample is not None:
-            yield number, sample
+        if isinstance(sample, str):
+            statistics.excluded[sample] += 1
+        else:
+            yield f"{number:08d}", sample
 
 
 def main() -> None:
@@ -82,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
 
     def prepare() -> Job:
-        check_lengths(options)
+        check_lengths(options.source_length, options.target_length)
         tokenizer = Tokenizer(options.tokenizer)
         lengths = {
             "source_length": options.source_length,
@@ -94,11 +91,12 @@ def main() -> None:
             split=options.split,
             tokenizer=tokenizer,
             settings={"dataset": options.dataset, **lengths, "sentence_splitter": SPLITTER},
-            inputs=find_inputs(options.input),
-            samples=partial(samples, read=READERS[options.dataset], tokenizer=tokenizer, **lengths),
+            items=[Item(path) for path in find_inputs(options.input)],
+            read=READERS[options.dataset],
+            samples=partial(samples, tokenizer=tokenizer, **lengths),
         )
 
-    run(prepare)
+    run(prepare, options.finish, options.report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """C4 to gap-sentence shards: `python -m preprocessing.pretrain --input GLOB --tokenizer MODEL ...`.
 
 Alone, or on several processes: `mpirun --bind-to none -n N python -m preprocessing.pretrain ...`.
+Several such jobs may fill one folder at once.
 """
 
 import sys
@@ -10,102 +11,223 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from functools import partial
+from typing import Any
 
+from pipeline.command_line import Parser
 from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
-from preprocessing.corpora import find_inputs, read_c4
-from preprocessing.gap_sentences import STRATEGIES, select_gap_sentences
-from preprocessing.sentences import SPLITTER, split_sentences
-from preprocessing.workers import (
-    Job,
-    Statistics,
-    add_common_options,
-    check_lengths,
-    make_sample,
-    run,
-    run_command,
+from preprocessing.command_line import add_common_options, check_lengths, run_command
+from preprocessing.corpora import Entry, find_inputs, read_c4, split_items
+from preprocessing.filters import Filters, add_filter_options, filters_from
+from preprocessing.gap_sentences import (
+    METRICS,
+    STRATEGIES,
+    GapSentences,
+    document_draw,
+    mask_gap_sentences,
 )
+from preprocessing.samples import make_sample, sentence_ends
+from preprocessing.sentences import SPLITTER, split_sentences
+from preprocessing.statistics import Statistics
+from preprocessing.workers import Job, run
 
 TOO_FEW_SENTENCES = "too few sentences"
+SHORT_SOURCE = "source too short"
+BLOCK_SIZE = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a document becomes a sample; lengths in ids, EOS included."""
+
+    gap_sentences: GapSentences
+    mask_share: float = 0.0
+    """Share of the gap sentences that leave a mask token behind (LongT5 and PEGASUS: 0.9)."""
+    source_length: int = 4096
+    target_length: int = 910
+    min_source_length: int = 0
+    """Sources that are shorter before any cut are left out: for a phase of long inputs."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_lengths(self.source_length, self.target_length)
+        if not 0 <= self.mask_share <= 1:
+            raise ValueError(f"--mask_share is {self.mask_share}, expected a share from 0 to 1")
+        if self.min_source_length < 0:
+            raise ValueError(
+                f"--min_source_length is {self.min_source_length}, expected ids, 0 for no minimum"
+            )
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything is drawn."""
+        return self.gap_sentences.is_random or 0 < self.mask_share < 1
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest: what is set, without options that are off."""
+        chosen = {**asdict(self.gap_sentences), **asdict(self)}
+        del chosen["gap_sentences"]
+        if chosen["ratio_range"] is not None:
+            chosen["ratio_range"] = list(chosen["ratio_range"])
+        return {name: value for name, value in chosen.items() if value not in (None, False)} | {
+            "sentence_splitter": SPLITTER
+        }
 
 
 def samples(
-    path: Path,
+    entries: Iterable[Entry],
     statistics: Statistics,
     *,
     tokenizer: Tokenizer,
-    ratio: float,
-    strategy: str,
-    source_length: int,
-    target_length: int,
-) -> Iterator[tuple[int, Sample]]:
-    """(line number, sample) of each usable document of a file in C4's format.
+    settings: Settings,
+    filters: Filters,
+) -> Iterator[tuple[str, Sample]]:
+    """(key, sample) of each usable entry {text, url}.
 
     Sentences are chosen on the whole document, then both sides are cut to their lengths (in ids).
     """
-    for number, record in read_c4(path):
+    for number, record, _ in entries:
         statistics.documents += 1
-        if isinstance(record, str):
-            statistics.excluded[record] += 1
-            continue
-        sentences = split_sentences(record["text"])
-        gaps = select_gap_sentences(sentences, ratio, strategy)
-        if not gaps:
-            statistics.excluded[TOO_FEW_SENTENCES] += 1
-            continue
-        ids = tokenizer.encode_batch(sentences)
-        chosen = set(gaps)
-        sample = make_sample(
-            [row for i, row in enumerate(ids) if i not in chosen],
-            [ids[i] for i in gaps],
-            {"url": record["url"], "gap_sentences": gaps},
-            source_length,
-            target_length,
-            statistics,
+        made = (
+            record
+            if isinstance(record, str)
+            else filters.fault(record["text"], record["url"])
+            or _sample(record["text"], record["url"], tokenizer, settings, statistics)
         )
-        if sample is not None:
-            yield number, sample
+        if isinstance(made, str):
+            statistics.excluded[made] += 1
+        else:
+            yield f"{number:08d}", made
+
+
+def _sample(
+    text: str, url: str, tokenizer: Tokenizer, settings: Settings, statistics: Statistics
+) -> Sample | str:
+    """A document's sample, or why it gives none."""
+    draw = document_draw(text, settings.seed) if settings.is_random else None
+    sentences = split_sentences(text)
+    gaps = settings.gap_sentences.select(sentences, draw)
+    if not gaps:
+        return TOO_FEW_SENTENCES
+    ids = tokenizer.encode_batch(sentences)
+    if settings.mask_share:
+        mask = tokenizer.sentinel(0)
+        source = mask_gap_sentences(ids, gaps, mask, settings.mask_share, draw)
+    else:
+        source = mask_gap_sentences(ids, gaps)
+    if sum(map(len, source)) + 1 < settings.min_source_length:
+        return SHORT_SOURCE
+    lengths = (settings.source_length, settings.target_length)
+    target = [ids[i] for i in gaps]
+    metadata = {"url": url, "gap_sentences": gaps}
+    sample = make_sample(source, target, metadata, lengths, tokenizer.eos_id, statistics)
+    if isinstance(sample, Sample):
+        ends = sentence_ends(source, len(sample.source) - 1)
+        sample.metadata["source_sentence_ends"] = ends
+    return sample
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description="Make gap-sentence pre-training shards from files in C4's format "
-        "(JSON lines with text and url; .json, .jsonl or .json.gz).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add_common_options(parser, source_length=4096, target_length=910)
-    parser.add_argument(
-        "--ratio", type=float, default=0.2, help="share of a document's sentences to take out"
-    )
-    parser.add_argument(
-        "--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="how sentences are chosen"
-    )
-    options = parser.parse_args()
+    options = _parser().parse_args()
 
     def prepare() -> Job:
-        check_lengths(options)
-        select_gap_sentences([], options.ratio, options.strategy)  # refuses a bad ratio early
+        settings = _settings(options)
+        filters, filter_settings = filters_from(options)
         tokenizer = Tokenizer(options.tokenizer)
-        chosen = {
-            "ratio": options.ratio,
-            "strategy": options.strategy,
-            "source_length": options.source_length,
-            "target_length": options.target_length,
-        }
+        if options.block_size < 1:
+            raise ValueError(f"--block_size is {options.block_size}, expected bytes, at least 1")
+        items = split_items(find_inputs(options.input), options.block_size)
+        blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
         return Job(
             output=Path(options.output),
             kind="pretraining",
             split=options.split,
             tokenizer=tokenizer,
-            settings={**chosen, "sentence_splitter": SPLITTER},
-            inputs=find_inputs(options.input),
-            samples=partial(samples, tokenizer=tokenizer, **chosen),
+            settings={**settings.describe(), **filter_settings, **blocks},
+            items=items,
+            read=read_c4,
+            samples=partial(samples, tokenizer=tokenizer, settings=settings, filters=filters),
+            deduplicate=options.deduplicate,
         )
 
-    run(prepare)
+    run(prepare, options.finish, options.report)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="preprocessing.pretrain",
+        description="Make gap-sentence pre-training shards from files in C4's format "
+        "(JSON lines with text and url; .json, .jsonl or .json.gz).",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    defaults = Settings(GapSentences())
+    add_common_options(parser, defaults.source_length, defaults.target_length)
+    group = parser.add_argument_group("gap sentences")
+    gaps = defaults.gap_sentences
+    group.add_argument(
+        "--strategy", default=gaps.strategy, choices=STRATEGIES, help="how to choose"
+    )
+    group.add_argument("--metric", default=gaps.metric, choices=METRICS, help="of ROUGE-1")
+    group.add_argument(
+        "--ratio", type=float, default=gaps.ratio, help="share of a document's sentences"
+    )
+    group.add_argument(
+        "--ratio_range",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="draw each document's ratio (PEGASUS: 0.15 0.45)",
+    )
+    group.add_argument("--stemming", action="store_true", help="score Porter stems")
+    group.add_argument("--stopwords", action="store_true", help="leave stopwords out of the score")
+    group.add_argument(
+        "--noise", type=float, default=gaps.noise, help="on each score (PEGASUS: 0.2)"
+    )
+    group.add_argument(
+        "--minimum_sentences",
+        type=int,
+        default=gaps.minimum_sentences,
+        help="1: short documents give one sentence too (PEGASUS)",
+    )
+    group.add_argument(
+        "--mask_share",
+        type=float,
+        default=defaults.mask_share,
+        help="share of the gap sentences that leave a mask token (sentinel 0) behind, the others "
+        "staying as they are (PEGASUS and LongT5: 0.9); 0: all are removed without one",
+    )
+    group.add_argument("--seed", type=int, default=defaults.seed, help="of what is drawn")
+    group = parser.add_argument_group("documents")
+    group.add_argument(
+        "--min_source_length",
+        type=int,
+        default=defaults.min_source_length,
+        help="leave out shorter sources, in ids before any cut: for a phase of long inputs",
+    )
+    group.add_argument(
+        "--deduplicate", action="store_true", help="keep the first of exactly equal texts"
+    )
+    group.add_argument(
+        "--block_size",
+        type=int,
+        default=BLOCK_SIZE,
+        help="bytes of an uncompressed file that make one shard",
+    )
+    add_filter_options(parser)
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises ValueError on options out of range."""
+    chosen = {field.name: getattr(options, field.name) for field in fields(GapSentences)}
+    if chosen["ratio_range"] is not None:
+        chosen["ratio_range"] = tuple(chosen["ratio_range"])
+    own = [field.name for field in fields(Settings) if field.name != "gap_sentences"]
+    return Settings(GapSentences(**chosen), **{name: getattr(options, name) for name in own})
 
 
 if __name__ == "__main__":

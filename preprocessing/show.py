@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
-from preprocessing.workers import run_command
+from preprocessing.command_line import run_command
 
 
 def manifest_table(dataset: Dataset) -> Iterator[str]:

@@ -16,8 +16,8 @@ import sentencepiece
 from pipeline.files import replace_bytes
 from pipeline.progress import progress
 from pipeline.tokenizer import EOS_ID, PAD_ID, SENTINELS, UNK_ID, Tokenizer
-from preprocessing.corpora import find_inputs, read_c4
-from preprocessing.workers import run_command
+from preprocessing.command_line import run_command
+from preprocessing.corpora import Item, find_inputs, read_c4
 
 SEED = 0
 THREADS = 2  # a fixed number: sums over another number of threads round otherwise
@@ -75,7 +75,7 @@ def sample_lines(inputs: Sequence[Path], count: int) -> list[str]:
 
 def _lines(inputs: Sequence[Path]) -> Iterator[str]:
     for path in inputs:
-        for _, record in read_c4(path):
+        for _, record, _ in read_c4(Item(path)):
             if isinstance(record, str):
                 continue
             for line in record["text"].split("\n"):

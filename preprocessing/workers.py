@@ -1,19 +1,17 @@
-"""The processes of a preprocessing run: ranks, work items, completion markers, the manifest.
+"""A preprocessing job: work items, completion markers, the manifest.
 
-One input file is one item and one shard, numbered by its place among the inputs, so the output
-does not depend on the number of ranks. An item's marker is written after its shard; a restart does
-the items that have none. The manifest is made from the markers, last.
+One input file, or one block of a large one, is one item and one shard, numbered by its place among
+all, so the output does not depend on the number of ranks or jobs. An item's marker, which holds its
+statistics, is written after its shard; a restart does the items that have none. The manifest is
+made from the markers, last. Every stage hands out its items in the same way, so several jobs may
+fill one folder; each ends when the folder is complete.
 """
 
-import argparse
 import hashlib
 import json
-import os
-import sys
-import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,156 +19,28 @@ from typing import Any
 import numpy as np
 
 from pipeline import shards
-from pipeline.files import replace_bytes, replace_json
-from pipeline.progress import Progress
+from pipeline.files import create_json, replace_bytes, replace_json, when_visible
 from pipeline.shards import Sample
-from pipeline.tokenizer import EOS_ID, FILE_NAME, Tokenizer
-from preprocessing.corpora import EMPTY
+from pipeline.tokenizer import Tokenizer
+from preprocessing import duplicates
+from preprocessing.board import Board
+from preprocessing.claims import Claims
+from preprocessing.corpora import DUPLICATE, Entry, Item, Reader
+from preprocessing.ranks import Make, Ranks, follow, lead
+from preprocessing.statistics import Statistics, length_summary
 
 ITEMS = ".items"
-USER_ERROR = 2
-
-
-class Ranks:
-    """This process's place among all; alone, rank 0 of 1, and mpi4py is not loaded.
-
-    Raises ValueError where several tasks were started but do not see each other through MPI, as
-    each would then do everything.
-    """
-
-    def __init__(self) -> None:
-        self.rank, self.size = 0, 1
-        self._world: Any = None
-        names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]  # as mpirun says it
-        if "SLURM_STEP_ID" in os.environ:
-            names.append("SLURM_NTASKS")
-        started = max(int(os.environ.get(name, 1)) for name in names)
-        if started == 1:
-            return
-        world = _mpi_world()
-        if world is not None:
-            self._world, self.rank, self.size = world, world.Get_rank(), world.Get_size()
-        if self.size == 1:
-            raise ValueError(
-                f"{started} tasks were started, but MPI joins only 1; start them with "
-                f"`mpirun --bind-to none -n {started} python -m preprocessing...` inside the job"
-            )
-
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        if self._world is not None:
-            self._world.Barrier()
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        return value if self._world is None else self._world.bcast(value)
-
-
-def add_common_options(
-    parser: argparse.ArgumentParser, source_length: int, target_length: int
-) -> None:
-    """The options of every command that makes shards, with these default lengths (in ids)."""
-    parser.add_argument(
-        "--input", required=True, nargs="+", metavar="GLOB", help="input files; one makes one shard"
-    )
-    parser.add_argument(
-        "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
-    )
-    parser.add_argument(
-        "--output", required=True, help="dataset folder to fill; its name names the shards"
-    )
-    parser.add_argument("--split", default="train", help="which split this is, for the manifest")
-    parser.add_argument(
-        "--source_length", type=int, default=source_length, help="longest source, in ids with EOS"
-    )
-    parser.add_argument(
-        "--target_length", type=int, default=target_length, help="longest target, in ids with EOS"
-    )
-
-
-def check_lengths(options: argparse.Namespace) -> None:
-    """Raise ValueError unless source and target hold at least one id and EOS."""
-    for name in ("source_length", "target_length"):
-        if getattr(options, name) < 2:
-            raise ValueError(
-                f"--{name} is {getattr(options, name)}, expected at least 2: one id and EOS"
-            )
-
-
-def run_command(main: Callable[[], None]) -> None:
-    """Run a command line: what the user can put right becomes one line and exit status 2."""
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        status = USER_ERROR
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr, flush=True)
-        status = 130
-    except Exception:
-        traceback.print_exc()
-        status = 1
-    else:
-        return
-    world = _mpi_world() if "mpi4py.MPI" in sys.modules else None
-    if world is not None and world.Get_size() > 1:
-        world.Abort(status)  # the other ranks would wait for this one for ever
-    sys.exit(status)
-
-
-def _mpi_world() -> Any:
-    """mpi4py's COMM_WORLD, or None without a working MPI."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):
-        return None
-    return MPI.COMM_WORLD
-
-
-@dataclass
-class Statistics:
-    """Counts of one item, or of many added up. Lengths are in ids, EOS included, untruncated."""
-
-    documents: int = 0
-    excluded: Counter[str] = field(default_factory=Counter)
-    truncated_sources: int = 0
-    truncated_targets: int = 0
-    source_lengths: Counter[int] = field(default_factory=Counter)
-    target_lengths: Counter[int] = field(default_factory=Counter)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; the keys of counters are sorted."""
-        return {
-            name: {str(key): value[key] for key in sorted(value)}
-            if isinstance(value, Counter)
-            else value
-            for name, value in vars(self).items()
-        }
-
-    def add(self, stored: dict[str, Any]) -> None:
-        """Add what `to_json` gave for another item."""
-        self.documents += stored["documents"]
-        self.excluded.update(stored["excluded"])
-        self.truncated_sources += stored["truncated_sources"]
-        self.truncated_targets += stored["truncated_targets"]
-        for mine, name in (
-            (self.source_lengths, "source_lengths"),
-            (self.target_lengths, "target_lengths"),
-        ):
-            mine.update({int(length): count for length, count in stored[name].items()})
-
-    @property
-    def kept(self) -> int:
-        """Documents that became samples."""
-        return self.source_lengths.total()
+REPORT = "report.png"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a run makes: a dataset of `kind` in `output`, one shard from each input.
+    """What a run makes: a dataset of `kind` in `output`, one shard from each item.
 
-    `settings` is everything the output depends on beside the inputs and the tokenizer. `samples`
-    turns an input into (line number, sample) pairs and counts into the Statistics it is given.
+    `settings` is everything the output depends on beside the inputs and the tokenizer. `read` gives
+    the entries of an item; `samples` turns them into (key, sample) pairs, keys unique in the item,
+    and counts into the Statistics it is given. `expected_samples` is the paper's count, if it has
+    one.
     """
 
     output: Path
@@ -178,8 +48,11 @@ class Job:
     split: str
     tokenizer: Tokenizer
     settings: dict[str, Any]
-    inputs: list[Path]
-    samples: Callable[[Path, Statistics], Iterator[tuple[int, Sample]]]
+    items: Sequence[Item]
+    read: Reader
+    samples: Callable[[Iterable[Entry], Statistics], Iterator[tuple[str, Sample]]]
+    deduplicate: bool = False
+    expected_samples: int | None = None
 
     @property
     def name(self) -> str:
@@ -194,6 +67,7 @@ class Job:
     @cached_property
     def description(self) -> dict[str, Any]:
         """All that decides the output's bytes; a folder holds the results of one description."""
+        paths = list(dict.fromkeys(item.path for item in self.items))
         return {
             "format_version": shards.FORMAT_VERSION,
             "kind": self.kind,
@@ -201,7 +75,8 @@ class Job:
             "split": self.split,
             "tokenizer": self.tokenizer.sha256,
             **self.settings,
-            "inputs": [f"{path.name}, {path.stat().st_size} bytes" for path in self.inputs],
+            **({"deduplicate": True} if self.deduplicate else {}),
+            "inputs": [f"{path.name}, {path.stat().st_size} bytes" for path in paths],
         }
 
     @cached_property
@@ -209,50 +84,112 @@ class Job:
         """A digest of the description."""
         return hashlib.sha256(json.dumps(self.description).encode()).hexdigest()
 
+    def folder(self, name: str = "") -> Path:
+        """Where a stage keeps its markers and claims."""
+        return self.output / ITEMS / name
 
-def run(prepare: Callable[[], Job]) -> None:
+
+@dataclass(frozen=True)
+class Stage:
+    """Items 0 to len(sizes) - 1 to make, all before the next stage begins; sizes are in bytes."""
+
+    name: str
+    folder: Path
+    sizes: Sequence[int]
+    is_done: Callable[[int], bool]
+    make: Make
+
+
+def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = False) -> None:
     """Make the dataset `prepare` describes, or what is missing of it, on all ranks.
 
-    Raises ValueError on bad input, on a folder that holds results of other settings, and where no
-    document is kept.
+    `finish_only` makes no shard: it checks that all are there and writes the manifest. `report`
+    draws the manifest's lengths as a picture. Raises ValueError on bad input, on a folder that
+    holds results of other settings, and where no document is kept.
     """
     ranks = Ranks()
-    missing: list[int] = []
     if ranks.rank == 0:  # it looks at everything first, so that a fault is reported once
         job = prepare()
-        missing = _claim(job)
-    missing = ranks.broadcast(missing)
+        _open_folder(job)
+        if finish_only:
+            _check_complete(job)
+    ranks.broadcast(None)
     if ranks.rank:
         job = prepare()
-    mine = missing[ranks.rank :: ranks.size]
-    bar = None
+    for stage in _stages(job, ranks):
+        stage.folder.mkdir(parents=True, exist_ok=True)
+        if ranks.rank:
+            follow(ranks, stage.make)
+            continue
+        with (
+            Claims(stage.folder, len(stage.sizes), stage.is_done) as claims,
+            Board(f"{job.name}, {stage.name}", stage.sizes, claims) as board,
+        ):
+            lead(ranks, claims, stage.make, board.show)
     if ranks.rank == 0:
-        share = f", rank 0 of {ranks.size}" if ranks.size > 1 else ""
-        bar = Progress(f"{job.name}{share}", None, "documents")
-    for position, item in enumerate(mine, start=1):
-        _make(job, item, bar, f"file {position} of {len(mine)}")
-    if bar is not None:
-        bar.close()
-    ranks.barrier()
-    if ranks.rank == 0:
-        _finish(job)
+        manifest = shards.Dataset(job.output).manifest
+        if report:
+            from preprocessing.figures import save_report  # matplotlib, which takes a second
+
+            save_report(manifest, job.output / REPORT)
+        print(_summary(job, manifest))
 
 
-def _claim(job: Job) -> list[int]:
-    """Make the output folder, or make sure that what it holds is this job's; the missing items."""
-    path = job.output / ITEMS / "settings.json"
-    if path.is_file():
-        differences = _differences(json.loads(path.read_bytes()), job.description)
-        if differences:
-            raise ValueError(
-                f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
-                "choose another --output or delete it"
-            )
-    elif (job.output / shards.MANIFEST).exists():
+def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
+    """The stages that a job goes through; the choice is rank 0's."""
+    items = range(len(job.items))
+    sizes = [item.size for item in job.items]
+    compare = ranks.rank == 0 and job.deduplicate and not all(_is_done(job, i) for i in items)
+    if ranks.broadcast(compare):
+        folder = job.folder("hashes")
+        yield Stage(
+            "looking for duplicates",
+            folder,
+            sizes,
+            lambda item: _array(folder, item).is_file(),
+            lambda item, progress: duplicates.save(
+                _array(folder, item),
+                duplicates.hashes(_watched(job.read(job.items[item]), progress)),
+            ),
+        )
+        marker = job.folder("duplicates") / "found.json"
+        yield Stage(
+            "comparing",
+            marker.parent,
+            [0],
+            lambda _: marker.is_file(),
+            lambda *_: _find_duplicates(job, marker),
+        )
+    yield Stage(
+        "samples",
+        job.folder(),
+        sizes,
+        lambda item: _is_done(job, item),
+        lambda item, progress: _make(job, item, progress),
+    )
+    yield Stage(
+        "manifest",
+        job.folder("manifest"),
+        [0],
+        lambda _: (job.output / shards.MANIFEST).is_file(),
+        lambda *_: _finish(job),
+    )
+
+
+def _open_folder(job: Job) -> None:
+    """Make the output folder, or make sure that what it holds is this job's."""
+    path = job.folder() / "settings.json"
+    if not path.is_file() and (job.output / shards.MANIFEST).exists():
         raise ValueError(f"{job.output} already holds a dataset; choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_json(path, job.description)
-    return [item for item in range(len(job.inputs)) if not _is_done(job, item)]
+    if create_json(path, job.description):
+        return
+    differences = _differences(json.loads(path.read_bytes()), job.description)
+    if differences:
+        raise ValueError(
+            f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
+            "choose another --output or delete it"
+        )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -268,21 +205,47 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def _make(job: Job, item: int, bar: Progress | None, note: str) -> None:
+def _check_complete(job: Job) -> None:
+    missing = [item for item in range(len(job.items)) if not _is_done(job, item)]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(job.items)} items are not made yet, the first from "
+            f"{job.items[missing[0]]}; the same command without --finish makes them"
+        )
+
+
+def _watched(entries: Iterable[Entry], progress: Callable[[int, int], None]) -> Iterator[Entry]:
+    """The entries; after each was used, `progress` is told."""
+    for entry in entries:
+        yield entry
+        progress(entry.number, entry.position)
+
+
+def _find_duplicates(job: Job, marker: Path) -> None:
+    """Write every item's repeated entries, then the marker."""
+    count = len(job.items)
+    paths = [_array(job.folder("hashes"), item) for item in range(count)]
+    rows = [np.load(when_visible(path), mmap_mode="r") for path in paths]
+    for item, numbers in enumerate(duplicates.find_duplicates(rows)):
+        duplicates.save(_array(marker.parent, item), numbers)
+    replace_json(marker, {"items": count})
+
+
+def _without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterator[Entry]:
+    path = when_visible(_array(job.folder("duplicates"), item))
+    repeated = set(np.load(path).tolist())
+    for entry in entries:
+        yield entry._replace(record=DUPLICATE) if entry.number in repeated else entry
+
+
+def _make(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
     """Write one item's shard, then its marker."""
     statistics = Statistics()
-
-    def keyed() -> Iterator[tuple[str, Sample]]:
-        shown = 0
-        for line, sample in job.samples(job.inputs[item], statistics):
-            yield f"{item:05d}-{line:08d}", sample
-            if bar is not None:
-                bar.update(statistics.documents - shown, note)
-                shown = statistics.documents
-        if bar is not None:
-            bar.update(statistics.documents - shown, note)
-
-    entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed(), job.id_dtype)
+    entries: Iterator[Entry] = _watched(job.read(job.items[item]), progress)
+    if job.deduplicate:
+        entries = _without_duplicates(job, item, entries)
+    keyed = ((f"{item:05d}-{key}", sample) for key, sample in job.samples(entries, statistics))
+    entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
     marker = {
         "description": job.fingerprint,
         "shard": entry,
@@ -292,7 +255,11 @@ def _make(job: Job, item: int, bar: Progress | None, note: str) -> None:
 
 
 def _marker(job: Job, item: int) -> Path:
-    return job.output / ITEMS / f"{item:05d}.json"
+    return job.folder() / f"{item:05d}.json"
+
+
+def _array(folder: Path, item: int) -> Path:
+    return folder / f"{item:05d}.npy"
 
 
 def _is_done(job: Job, item: int) -> bool:
@@ -308,94 +275,70 @@ def _is_done(job: Job, item: int) -> bool:
 
 
 def _finish(job: Job) -> None:
-    """Write the manifest from every item's marker."""
+    """Write the manifest from every item's marker, when nothing else is left in the folder."""
     statistics = Statistics()
     entries = []
-    for item in range(len(job.inputs)):
-        marker = json.loads(_marker(job, item).read_bytes())
+    for item in range(len(job.items)):
+        marker = json.loads(when_visible(_marker(job, item)).read_bytes())
         entries.append(marker["shard"])
         statistics.add(marker["statistics"])
     if statistics.documents == 0:
-        raise ValueError(f"the {len(job.inputs)} input files hold no documents at all")
-    counts: dict[str, Any] = {
-        "documents": statistics.documents,
-        "kept": statistics.kept,
-        "excluded": dict(sorted(statistics.excluded.items())),
-        "truncated_sources": statistics.truncated_sources,
-        "truncated_targets": statistics.truncated_targets,
-    }
+        files = len(job.description["inputs"])
+        raise ValueError(f"the {files} input files hold no documents at all")
     if statistics.kept == 0:
-        raise ValueError(f"no document could be used: {counts['excluded']}")
-    for leftover in job.output.rglob(".*.tmp"):  # of runs that were killed
-        leftover.unlink(missing_ok=True)
-    replace_bytes(job.output / FILE_NAME, job.tokenizer.path.read_bytes())
+        raise ValueError(f"no document could be used: {dict(statistics.excluded)}")
+    _sweep(job)
+    replace_bytes(job.output / job.tokenizer.file_name, job.tokenizer.path.read_bytes())
     manifest = {
         "format_version": shards.FORMAT_VERSION,
         "kind": job.kind,
         "name": job.name,
         "split": job.split,
         "tokenizer": {
-            "file": FILE_NAME,
+            "file": job.tokenizer.file_name,
             "sha256": job.tokenizer.sha256,
             "vocab_size": job.tokenizer.vocab_size,
         },
         "id_dtype": job.id_dtype,
-        "settings": {**job.settings, "inputs": job.description["inputs"]},
+        "settings": {
+            **job.settings,
+            "deduplicate": job.deduplicate,
+            "inputs": job.description["inputs"],
+        },
         "shards": entries,
-        "counts": counts,
+        "counts": statistics.counts(),
         "lengths": {
             "source": length_summary(statistics.source_lengths),
             "target": length_summary(statistics.target_lengths),
         },
     }
     shards.write_manifest(job.output, manifest)
+
+
+def _sweep(job: Job) -> None:
+    """Remove what killed processes left, and what only the making needed."""
+    for pattern in (".*.tmp", f"{ITEMS}/.*.tmp", f"{ITEMS}/*.claim-*"):
+        for leftover in job.output.glob(pattern):
+            leftover.unlink(missing_ok=True)
+    for name in ("hashes", "duplicates"):
+        shutil.rmtree(job.folder(name), ignore_errors=True)
+
+
+def _summary(job: Job, manifest: dict[str, Any]) -> str:
+    """What became of the documents, in a line or two."""
+    counts = manifest["counts"]
     excluded = ", ".join(f"{reason} {count}" for reason, count in counts["excluded"].items())
-    print(
-        f"{job.output}: {statistics.kept} samples of {statistics.documents} documents "
-        f"in {len(entries)} shards" + (f"; left out: {excluded}" if excluded else "")
+    text = (
+        f"{job.output}: {counts['kept']} samples of {counts['documents']} documents "
+        f"in {len(manifest['shards'])} shards" + (f"; left out: {excluded}" if excluded else "")
     )
-
-
-def length_summary(lengths: Counter[int]) -> dict[str, float]:
-    """Mean, median, 90th percentile and maximum of {length: how often}, in ids."""
-    values = np.array(sorted(lengths))
-    counts = np.array([lengths[int(value)] for value in values])
-    ends = counts.cumsum()
-
-    def quantile(share: float) -> int:
-        return int(values[np.searchsorted(ends, share * ends[-1])])
-
-    return {
-        "mean": round(float((values * counts).sum() / ends[-1]), 2),
-        "median": quantile(0.5),
-        "p90": quantile(0.9),
-        "max": int(values[-1]),
-    }
-
-
-def make_sample(
-    source: list[list[int]],
-    target: list[list[int]],
-    metadata: dict[str, Any],
-    source_length: int,
-    target_length: int,
-    statistics: Statistics,
-) -> Sample | None:
-    """Join sentences (each a list of ids), cut to the lengths (in ids) less one, and end in EOS.
-
-    Counts into `statistics`; returns None, counted as empty, if either side has no ids at all.
-    """
-    joined = [[i for ids in sentences for i in ids] for sentences in (source, target)]
-    if not all(joined):
-        statistics.excluded[EMPTY] += 1
-        return None
-    statistics.source_lengths[len(joined[0]) + 1] += 1
-    statistics.target_lengths[len(joined[1]) + 1] += 1
-    statistics.truncated_sources += len(joined[0]) >= source_length
-    statistics.truncated_targets += len(joined[1]) >= target_length
-    ends = np.minimum(np.cumsum([len(ids) for ids in target]), target_length - 1)
-    return Sample(
-        np.array([*joined[0][: source_length - 1], EOS_ID]),
-        np.array([*joined[1][: target_length - 1], EOS_ID]),
-        {**metadata, "target_sentence_ends": sorted({int(end) for end in ends if end})},
+    if hidden := counts.get("without_references"):
+        text += f"; {hidden} have no reference and cannot be scored"
+    if job.expected_samples is None:
+        return text
+    if counts["kept"] == job.expected_samples:
+        return f"{text}\n{job.expected_samples:,} samples, as in the paper's table"
+    return (
+        f"{text}\nthe paper's table counts {job.expected_samples:,} samples, this folder holds "
+        f"{counts['kept']:,}"
     )
