@@ -26,6 +26,7 @@ from preprocessing import duplicates
 from preprocessing.board import Board
 from preprocessing.claims import Claims
 from preprocessing.corpora import DUPLICATE, Entry, Item, Reader
+from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer
 from preprocessing.ranks import Make, Ranks, follow, lead
 from preprocessing.statistics import Statistics, length_summary
 
@@ -46,7 +47,7 @@ class Job:
     output: Path
     kind: str
     split: str
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | HuggingFaceTokenizer
     settings: dict[str, Any]
     items: Sequence[Item]
     read: Reader

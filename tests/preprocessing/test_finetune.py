@@ -15,7 +15,7 @@ SUMMARY = "The mill is old. Herons fish."
 
 
 def arguments(source, tokenizer, output, *more):
-    options = ["--dataset", "jsonl", "--split", "test", "--input", source]
+    options = ["--dataset", "jsonl", "--input", source]
     return [*options, "--tokenizer", tokenizer, "--output", output, *more]
 
 
@@ -29,17 +29,22 @@ def test_references_are_whole_and_targets_cut(command, tokenizer_path, tmp_path)
     command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "set", *lengths))
     dataset, tokenizer = Dataset(tmp_path / "set"), Tokenizer(tokenizer_path)
     assert dataset.manifest["kind"] == "summarisation"
-    assert dataset.manifest["split"] == "test"
-    first, second = dataset
+    assert dataset.manifest["split"] == "train"
+    first, second, third = dataset
     assert first.metadata["id"] == "a"
     assert first.metadata["references"] == ["The mill is old.\nHerons fish."]
     assert first.metadata["source_text"] == DOCUMENT
-    assert second.metadata["id"] == "7"
-    assert second.metadata["references"] == ["First one.\nTwo lines.", "Second one."]
+    # A pair is a sample; pairs of one source share its id.
+    assert [second.metadata["id"], third.metadata["id"]] == ["7", "7"]
+    assert second.metadata["references"] == ["First one.\nTwo lines."]
+    assert third.metadata["references"] == ["Second one."]
     assert first.source.tolist() == [*tokenizer.encode(DOCUMENT)[:8], 1]
+    assert second.source.tolist() == third.source.tolist() == first.source.tolist()
     assert first.target.tolist() == [*tokenizer.encode(SUMMARY)[:4], 1]
     assert second.target.tolist() == [*tokenizer.encode("First one. Two lines.")[:4], 1]
-    assert dataset.manifest["counts"]["truncated_targets"] == 2
+    counts = dataset.manifest["counts"]
+    assert counts["truncated_targets"] == 3
+    assert (counts["documents"], counts["excluded"]) == (4, {"no summary": 1})
 
 
 def test_bad_pairs_are_counted(command, tokenizer_path, tmp_path):
