@@ -1,6 +1,18 @@
 """Sentence boundaries."""
 
+import random
+from pathlib import Path
+
+import pytest
+
 from preprocessing.sentences import split_sentences
+
+CASES = Path(__file__).parents[2] / "pipeline/benchmarking/sentence_cases.txt"
+UNDECIDED = ("Well... I am", "Yesterday, Yahoo!")  # either reading is right somewhere
+
+
+def without_space(text: str) -> str:
+    return "".join(text.split())
 
 
 def test_newlines_always_end_a_sentence():
@@ -19,7 +31,62 @@ def test_abbreviations_do_not():
     ]
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        line
+        for line in CASES.read_text().splitlines()
+        if line and not line.startswith(("#", *UNDECIDED))
+    ],
+)
+def test_tricky_cases(case):
+    assert split_sentences(case.replace("|", " ")) == case.split("|")
+
+
 def test_nothing_is_lost():
     text = "One. Two?\n“Three!” he said. \u2028 4.5 is a number… and so is 5."
-    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+    assert without_space("".join(split_sentences(text))) == without_space(text)
     assert split_sentences(" \n \t\n") == []
+    draw = random.Random(0)
+    for _ in range(5000):
+        text = "".join(draw.choices('aIU.!?…"”’) ]\n\t-1\xa0\u2028:\x1c', k=draw.randrange(40)))
+        sentences = split_sentences(text)
+        assert without_space("".join(sentences)) == without_space(text)
+        assert all(sentence == sentence.strip() != "" for sentence in sentences)
+
+
+def test_dialogue_is_not_swallowed():
+    text = '"No," he said. "It is late. We must go." She waited. "Now. Come." He went.'
+    assert len(split_sentences(text)) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("a" * 10**7, 1),
+        ("word " * 2_000_000, 1),
+        ("." * 10**7, 1),
+        ("This is a sentence. " * 100_000, 100_000),
+        ('."' * 2_000_000, 1),
+        ("a.\t" * 500_000, 1),
+        ("! - " * 500_000, 1),
+        ("Mr. " * 500_000, 1),
+        ("! " + "-" * 2_000_000, 2),
+        ("." + '"' * 2_000_000, 1),
+    ],
+    ids=[
+        "letters",
+        "words",
+        "stops",
+        "sentences",
+        "quotes",
+        "tabs",
+        "marks",
+        "titles",
+        "rule",
+        "q",
+    ],
+)
+def test_time_is_linear(text, count):
+    """Quadratic time would take hours here."""
+    assert len(split_sentences(text)) == count
