@@ -201,16 +201,17 @@ class GapSentences:
         there being lost to the gain as well. Neither can raise a score, all being at most 1. So a
         gain worked out earlier is a bound, and a bound that still holds when it is the best is
         the best sentence (Minoux 1978). Sentences of equal bounds wait in one heap, by index.
+        A bound that fails falls by one or more, so a sentence of n words fails 2 n times at most.
         """
         totals = Counter(chain.from_iterable(words))
         metric = self._metric(totals)
-        counts = [Counter(sentence) for sentence in words]
+        sized = self.metric != "f1"  # F1 does not depend on the chosen length
         chosen: dict[bytes, int] = dict.fromkeys(totals, 0)
 
-        def gain(sentence: Counter[bytes]) -> tuple[int, int]:
+        def gain(i: int) -> tuple[int, int]:
             """What a sentence adds now to the overlap, and to the chosen length."""
             overlap = length = 0
-            for word, n in sentence.items():
+            for word, n in Counter(words[i]).items():
                 before = chosen[word]
                 rest = totals[word] - before
                 if self._uniq:
@@ -219,11 +220,11 @@ class GapSentences:
                 else:
                     overlap += min(before + n, rest - n) - min(before, rest)
                     length += n
-            return overlap, 0 if self.metric == "f1" else length  # F1 does not depend on it
+            return overlap, length * sized
 
         waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for i, sentence in enumerate(counts):
-            waiting[gain(sentence)].append(i)  # ascending, so a heap
+        for i, more in enumerate(_overlaps(words, totals)):
+            waiting[more, len(words[i]) * sized].append(i)  # ascending, so a heap
         picks: list[int] = []
         overlap = length = 0
         while len(picks) < count:
@@ -234,7 +235,7 @@ class GapSentences:
             heapify(bounds)
             while True:
                 key, i, bound = bounds[0]
-                now = gain(counts[i])
+                now = gain(i)
                 heap = waiting[bound]
                 heappop(heap)
                 if not heap:
@@ -249,8 +250,8 @@ class GapSentences:
                     heappush(bounds, (-metric(overlap + now[0], length + now[1]), i, now))
             picks.append(i)
             overlap, length = overlap + now[0], length + now[1]
-            for word, n in counts[i].items():
-                chosen[word] += n
+            for word in words[i]:
+                chosen[word] += 1
         return picks
 
 
