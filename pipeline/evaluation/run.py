@@ -51,7 +51,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Example:
-    """A test document: its ids (L,), its text, its untruncated references."""
+    """A test document: its ids (L,), its text, its untruncated references from all its pairs."""
 
     id: str
     source: np.ndarray
@@ -60,9 +60,10 @@ class Example:
 
 
 class Examples:
-    """The first `limit` (0: all) documents of a summarisation dataset.
+    """The first `limit` (0: all) documents of a summarisation dataset that have a reference.
 
-    Raises ValueError when the dataset holds none, is of another kind or lacks a reference.
+    Samples of one id and one text are pairs of one document, at its first one's place. Raises
+    ValueError when the dataset holds none, is of another kind or has no reference at all.
     """
 
     def __init__(self, dataset: Dataset, source_length: int | None = None, limit: int = 0) -> None:
@@ -71,24 +72,32 @@ class Examples:
                 f"{dataset.path} holds {dataset.manifest['kind']} samples, evaluation needs "
                 "references; make the set with `python -m preprocessing.finetune`"
             )
+        if len(dataset) == 0:
+            raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
         self.dataset, self.source_length = dataset, source_length
         self.tokenizer = Tokenizer(dataset.tokenizer_path)
-        self.count = min(limit or len(dataset), len(dataset))
-        if self.count == 0:
-            raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
+        documents: dict[tuple[str, int], list[int]] = {}
+        for index in range(len(dataset)):
+            metadata = dataset[index].metadata
+            pairs = documents.setdefault((metadata["id"], hash(metadata["source_text"])), [])
+            if metadata["references"]:
+                pairs.append(index)
+        self.pairs = [pairs for pairs in documents.values() if pairs]
+        self.without_references = len(documents) - len(self.pairs)
+        if not self.pairs:
+            raise ValueError(
+                f"{dataset.path}: none of its {len(documents)} documents has a reference to score "
+                "against; evaluate on a split that has them"
+            )
+        self.count = min(limit or len(self.pairs), len(self.pairs))
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Example:
-        sample = self.dataset[index]
-        document, references = sample.metadata["source_text"], sample.metadata["references"]
-        if not references:
-            raise ValueError(
-                f"{self.dataset.path}: document {sample.metadata['id']} has no reference to score "
-                "against; evaluate on a split that has them"
-            )
-        source = sample.source
+        sample, *others = (self.dataset[pair] for pair in self.pairs[index])
+        document, source = sample.metadata["source_text"], sample.source
+        references = [text for pair in (sample, *others) for text in pair.metadata["references"]]
         if self.source_length is not None:
             source = encode_source(self.tokenizer, document, self.source_length)
         return Example(sample.metadata["id"], source, document, references)
@@ -124,6 +133,8 @@ def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
     folder = model_folder(options.checkpoint)
     _same_tokenizer(folder, dataset)
     examples = Examples(dataset, options.source_length, options.limit)
+    if world.is_main and examples.without_references:
+        print(f"{examples.without_references} documents without a reference are not scored")
     settings = _settings(options, folder, dataset, len(examples))
     _same_settings(options.output / "settings.json", settings)
     donors = derangement(len(examples)) if "permuted" in options.systems else []

@@ -84,6 +84,12 @@ class Validation:
 
     def __init__(self, dataset: Dataset, config: RunConfig, world: World) -> None:
         count = config.train.validation_samples or len(dataset)
+        hidden = dataset.manifest["counts"].get("without_references", 0)
+        if config.train.validation_rouge and hidden == len(dataset):
+            raise ValueError(
+                f"{dataset.path} holds no references, which --train.validation_rouge needs; give a "
+                "split that has them"
+            )
         self.dataset, self.config, self.world = dataset, config, world
         self.tokenizer = Tokenizer(dataset.tokenizer_path)
         self.indices = range(min(count, len(dataset)))
@@ -124,6 +130,7 @@ class Validation:
 
     def _rouge(self, model: Locost, indices: Any) -> tuple[dict[str, float], list[str]]:
         samples = [self.dataset[i] for i in indices]
+        samples = [sample for sample in samples if sample.metadata["references"]]
         predictions = generate_summaries(
             model,
             self.tokenizer,
@@ -138,8 +145,10 @@ class Validation:
             for prediction, sample in zip(predictions, samples, strict=True)
         ]
         names = ("rouge1", "rouge2", "rougeLsum")
-        sums = self.world.sum(*(sum(one[name] for one in scores) for name in names), len(scores))
-        values = {name: total / sums[-1] for name, total in zip(names, sums[:-1], strict=True)}
+        *sums, scored = self.world.sum(
+            *(sum(one[name] for one in scores) for name in names), len(scores)
+        )
+        values = {name: total / max(scored, 1.0) for name, total in zip(names, sums, strict=True)}
         values["mean_rouge"] = mean_rouge(values)
         shown = [
             f"**{prediction}**\n\n{sample.metadata['references'][0]}"

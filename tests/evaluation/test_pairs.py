@@ -1,0 +1,119 @@
+"""Several summaries of one document are several samples of one id: generated once, all scored."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.distributed import World
+from pipeline.evaluation import run
+from pipeline.evaluation.rouge import score
+from pipeline.evaluation.run import Examples, Options, evaluate
+from pipeline.model import load_model
+from pipeline.model.generation import DecodingStrategy
+from pipeline.shards import Dataset, Sample, write_manifest, write_shard
+from pipeline.training.callbacks import Validation
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+WITH_ROUGE = SimpleNamespace(  # the part of a RunConfig that validation reads
+    train=SimpleNamespace(
+        validation_samples=0, validation_rouge=True, max_new_tokens=4, precision="fp32"
+    ),
+    data=SimpleNamespace(source_length=64, target_length=64),
+)
+
+
+def rewrite(folder: Path, dataset: Dataset, samples: list[Sample]) -> Dataset:
+    """A dataset of these samples, beside the tokenizer of another."""
+    folder.mkdir()
+    shutil.copy(dataset.tokenizer_path, folder)
+    keyed = [(f"{k:05d}", sample) for k, sample in enumerate(samples)]
+    hidden = sum(not sample.metadata["references"] for sample in samples)
+    counts = {"documents": len(samples), "kept": len(samples), "without_references": hidden}
+    shards = [write_shard(folder / "pairs-00000-00000", keyed)]
+    write_manifest(folder, {**dataset.manifest, "shards": shards, "counts": counts})
+    return Dataset(folder)
+
+
+def changed(sample: Sample, **metadata: object) -> Sample:
+    return replace(sample, metadata={**sample.metadata, **metadata})
+
+
+@pytest.fixture
+def pairs(dataset_folder, tmp_path) -> Dataset:
+    """Documents a (3 pairs, not side by side), b, a hidden one, and another text of the id a."""
+    dataset = Dataset(dataset_folder)
+    a, b, hidden, other = (dataset[k] for k in range(4))
+    samples = [
+        changed(a, id="a"),
+        changed(b, id="b"),
+        changed(a, id="a", references=["The mill.\nThe river."]),
+        changed(hidden, id="c", references=[]),
+        changed(other, id="a"),
+        changed(a, id="a", references=["Soup."]),
+    ]
+    return rewrite(tmp_path / "pairs", dataset, samples)
+
+
+def options(checkpoint: Path, dataset: Dataset, output: Path) -> Options:
+    return Options(
+        checkpoint=checkpoint,
+        data=dataset.path,
+        output=output,
+        systems=("model", "lead"),
+        strategy=DecodingStrategy(max_new_tokens=6),
+        precision="fp32",
+    )
+
+
+def test_pairs_of_one_text_are_one_document(pairs):
+    examples = Examples(pairs)
+    assert [example.id for example in examples] == ["a", "b", "a"]
+    assert examples[0].references == [pairs[k].metadata["references"][0] for k in (0, 2, 5)]
+    assert examples[2].document == pairs[4].metadata["source_text"]
+    assert examples.without_references == 1
+    assert len(Examples(pairs, limit=2)) == 2
+
+
+def test_a_document_is_generated_once_and_scored_against_every_summary(
+    checkpoint, pairs, tmp_path, monkeypatch, capsys
+):
+    generate, sources = run.generate_batch, []
+
+    def counting(*arguments):
+        sources.extend(source.tolist() for source in arguments[2])
+        return generate(*arguments)
+
+    monkeypatch.setattr(run, "generate_batch", counting)
+    results, _ = evaluate(options(checkpoint, pairs, tmp_path / "out"), ALONE)
+    assert sorted(sources) == sorted(pairs[k].source.tolist() for k in (0, 1, 4))
+    assert results["examples"] == 3
+    assert "1 documents without a reference are not scored" in capsys.readouterr().out
+    text = (tmp_path / "out" / "predictions-model.jsonl").read_text()
+    record = json.loads(text.partition("\n")[0])
+    references = [pairs[k].metadata["references"][0] for k in (0, 2, 5)]
+    assert record["references"] == references
+    by_hand = [score(record["prediction"], [reference])["rouge1"] for reference in references]
+    assert record["scores"]["rouge1"] == pytest.approx(sum(by_hand) / 3)
+    assert record["best"]["rouge1"] == pytest.approx(max(by_hand))
+
+
+def test_a_hidden_split_is_refused(checkpoint, pairs, tmp_path):
+    hidden = [changed(sample, references=[]) for sample in pairs]
+    dataset = rewrite(tmp_path / "hidden", pairs, hidden)
+    with pytest.raises(ValueError, match=r"none of its 4 documents has a reference"):
+        evaluate(options(checkpoint, dataset, tmp_path / "out"), ALONE)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="holds no references"):
+        Validation(dataset, WITH_ROUGE, ALONE)
+
+
+def test_generated_validation_passes_over_hidden_references(checkpoint, pairs):
+    validation = Validation(pairs, WITH_ROUGE, ALONE)
+    values, summaries = validation.run(load_model(checkpoint / "model"))
+    assert 0 <= values["mean_rouge"] <= 1
+    assert len(summaries) == 4
