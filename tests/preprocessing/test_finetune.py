@@ -88,3 +88,92 @@ def test_again_is_the_same_and_corrupt_is_named(command, tokenizer_path, tmp_pat
     source.write_bytes(gzip.compress(line.encode() * 500)[:-9])
     with pytest.raises(ValueError, match=r"x\.jsonl\.gz is corrupt or cut short"):
         command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "three"))
+
+
+def test_a_hidden_test_split_is_kept_without_references(command, tokenizer_path, tmp_path, capsys):
+    records = [
+        {"id": "a", "pid": "a_0", "input": DOCUMENT, "output": None},
+        {"id": "b", "pid": "b_0", "input": DOCUMENT, "output": ""},
+        {"id": "c", "pid": "c_0", "input": DOCUMENT},
+        {"id": "d", "pid": "d_0", "input": DOCUMENT, "output": SUMMARY},
+    ]
+    source = write_lines(tmp_path / "x.jsonl", [json.dumps(record) for record in records])
+    options = ["--dataset", "govreport", "--input", source, "--tokenizer", tokenizer_path]
+    command(finetune.main, *options, "--split", "test", "--output", tmp_path / "test")
+    said = capsys.readouterr().out
+    assert "2 have no reference and cannot be scored" in said
+    assert "the paper's table counts 973 samples, this folder holds 3" in said
+    dataset = Dataset(tmp_path / "test")
+    assert [sample.metadata["id"] for sample in dataset] == ["a", "c", "d"]
+    assert [sample.metadata["references"] for sample in dataset][:2] == [[], []]
+    assert [sample.target.tolist() for sample in dataset][:2] == [[1], [1]]
+    counts = dataset.manifest["counts"]
+    assert (counts["documents"], counts["kept"], counts["without_references"]) == (4, 3, 2)
+    assert counts["excluded"] == {"no summary": 1}
+    command(finetune.main, *options, "--split", "train", "--output", tmp_path / "train")
+    counts = Dataset(tmp_path / "train").manifest["counts"]
+    assert (counts["kept"], counts["excluded"]) == (1, {"no summary": 3})
+
+
+def test_a_split_as_large_as_the_papers_is_said_to_be(command, tokenizer_path, tmp_path, capsys):
+    """BookSum-Book's test split: 46 pairs, sources never cut, targets at 1,024 ids."""
+    summaries = [{"text": f"Summary {k}."} for k in range(23)]
+    text = DOCUMENT * 300
+    books = [{"bid": k, "title": "T", "text": text, "summary": summaries} for k in range(2)]
+    source = write_lines(tmp_path / "test.jsonl", [json.dumps(book) for book in books])
+    options = ["--dataset", "booksum-book", "--split", "test", "--tokenizer", tokenizer_path]
+    command(finetune.main, *options, "--input", source, "--output", tmp_path / "set")
+    assert "46 samples, as in the paper's table" in capsys.readouterr().out
+    dataset = Dataset(tmp_path / "set")
+    settings, counts = dataset.manifest["settings"], dataset.manifest["counts"]
+    assert (settings["source_length"], settings["target_length"]) == (0, 1024)
+    assert (counts["documents"], counts["kept"], counts["truncated_sources"]) == (46, 46, 0)
+    whole = [*Tokenizer(tokenizer_path).encode(text), 1]
+    assert len(whole) > 4096
+    assert dataset[45].source.tolist() == whole
+    assert [sample.metadata["id"] for sample in dataset] == ["0"] * 23 + ["1"] * 23
+    assert dataset[24].metadata["references"] == ["Summary 1."]
+
+
+def test_lengths_are_the_sets_and_ones_own_overrule(command, tokenizer_path, tmp_path):
+    record = {"article": DOCUMENT * 300, "abstract": SUMMARY}
+    source = write_lines(tmp_path / "x.jsonl", [json.dumps(record)])
+    options = ["--dataset", "arxiv", "--input", source, "--tokenizer", tokenizer_path]
+    command(finetune.main, *options, "--output", tmp_path / "default")
+    command(finetune.main, *options, "--output", tmp_path / "whole", "--source_length", 0)
+    default, whole = (Dataset(tmp_path / name)[0] for name in ("default", "whole"))
+    assert len(default.source) == 4096
+    assert len(whole.source) > 4096
+    assert default.source[:-1].tolist() == whole.source[:4095].tolist()
+
+
+def test_sentences_that_a_set_divides_itself_stay_divided(command, tokenizer_path, tmp_path):
+    sentences = ["the mill , cf . fig . 1 , is old . and more .", "herons\nfish ."]
+    record = {
+        "article_id": "1",
+        "article_text": ["a ."],
+        "abstract_text": [f"<S> {sentence} </S>" for sentence in sentences],
+    }
+    source = write_lines(tmp_path / "x.txt", [json.dumps(record)])
+    options = ["--dataset", "pubmed", "--input", source, "--tokenizer", tokenizer_path]
+    command(finetune.main, *options, "--output", tmp_path / "set")
+    (sample,) = Dataset(tmp_path / "set")
+    assert sample.metadata["references"] == [f"{sentences[0]}\nherons fish ."]
+    first = len(Tokenizer(tokenizer_path).encode(sentences[0]))
+    assert sample.metadata["target_sentence_ends"] == [first, len(sample.target) - 1]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--format", "gao"], "--format gao is none of jsonl's: jsonl"),
+        (["--root", "/nowhere"], "--root /nowhere is no folder"),
+        (["--source_length", 1], "--source_length is 1"),
+    ],
+)
+def test_bad_options_are_named(command, tokenizer_path, tmp_path, more, named):
+    line = json.dumps({"id": "a", "document": DOCUMENT, "summary": SUMMARY})
+    source = write_lines(tmp_path / "x.jsonl", [line])
+    with pytest.raises(ValueError, match=named):
+        command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "set", *more))
+    assert not (tmp_path / "set").exists()
