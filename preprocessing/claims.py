@@ -93,7 +93,7 @@ class Claims:
 
     def _current(self) -> dict[int, Path]:
         """Each claimed item's latest claim."""
-        claims = sorted(self._folder.glob("*.claim-*"), key=_number)
+        claims = sorted(self._folder.glob("[0-9]*.claim-*"), key=_number)
         return {int(path.name.partition(".")[0]): path for path in claims}
 
     def _is_stale(self, path: Path) -> bool:

@@ -92,7 +92,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Stage:
-    """Items 0 to len(sizes) - 1 to make, all before the next stage begins; sizes are in bytes."""
+    """Items to make, all before the next stage begins; `sizes` are what they read, in bytes."""
 
     name: str
     folder: Path
@@ -122,9 +122,10 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
         if ranks.rank:
             follow(ranks, stage.make)
             continue
+        title = f"{job.name}, {stage.name}"
         with (
             Claims(stage.folder, len(stage.sizes), stage.is_done) as claims,
-            Board(f"{job.name}, {stage.name}", stage.sizes, claims) as board,
+            Board(title, stage.sizes, claims) as board,
         ):
             lead(ranks, claims, stage.make, board.show)
     if ranks.rank == 0:
@@ -138,16 +139,14 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
 
 def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
     """The stages that a job goes through; the choice is rank 0's."""
-    items = range(len(job.items))
     sizes = [item.size for item in job.items]
-    compare = ranks.rank == 0 and job.deduplicate and not all(_is_done(job, i) for i in items)
-    if ranks.broadcast(compare):
+    if ranks.broadcast(ranks.rank == 0 and job.deduplicate and bool(_missing(job))):
         folder = job.folder("hashes")
         yield Stage(
             "looking for duplicates",
             folder,
             sizes,
-            lambda item: _array(folder, item).is_file(),
+            lambda item: _array(folder, item).is_file() or _is_finished(job),
             lambda item, progress: duplicates.save(
                 _array(folder, item),
                 duplicates.hashes(_watched(job.read(job.items[item]), progress)),
@@ -158,7 +157,7 @@ def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
             "comparing",
             marker.parent,
             [0],
-            lambda _: marker.is_file(),
+            lambda _: marker.is_file() or _is_finished(job),
             lambda *_: _find_duplicates(job, marker),
         )
     yield Stage(
@@ -172,7 +171,7 @@ def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
         "manifest",
         job.folder("manifest"),
         [0],
-        lambda _: (job.output / shards.MANIFEST).is_file(),
+        lambda _: _is_finished(job),
         lambda *_: _finish(job),
     )
 
@@ -183,14 +182,15 @@ def _open_folder(job: Job) -> None:
     if not path.is_file() and (job.output / shards.MANIFEST).exists():
         raise ValueError(f"{job.output} already holds a dataset; choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    if create_json(path, job.description):
-        return
-    differences = _differences(json.loads(path.read_bytes()), job.description)
-    if differences:
-        raise ValueError(
-            f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
-            "choose another --output or delete it"
-        )
+    if not create_json(path, job.description):
+        differences = _differences(json.loads(path.read_bytes()), job.description)
+        if differences:
+            raise ValueError(
+                f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
+                "choose another --output or delete it"
+            )
+    if _is_finished(job) and _missing(job):  # a shard was lost since: no longer complete
+        (job.output / shards.MANIFEST).unlink()
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -207,7 +207,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _check_complete(job: Job) -> None:
-    missing = [item for item in range(len(job.items)) if not _is_done(job, item)]
+    missing = _missing(job)
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(job.items)} items are not made yet, the first from "
@@ -273,6 +273,14 @@ def _is_done(job: Job, item: int) -> bool:
     shard = marker["shard"]
     tar, index = (job.output / f"{shard['name']}{suffix}" for suffix in (".tar", ".npy"))
     return tar.is_file() and index.is_file() and tar.stat().st_size == shard["bytes"]
+
+
+def _missing(job: Job) -> list[int]:
+    return [item for item in range(len(job.items)) if not _is_done(job, item)]
+
+
+def _is_finished(job: Job) -> bool:
+    return (job.output / shards.MANIFEST).is_file()
 
 
 def _finish(job: Job) -> None:

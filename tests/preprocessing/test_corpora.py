@@ -1,0 +1,67 @@
+"""Readers: every line once, whatever the blocks; nothing is held that is too long."""
+
+import gzip
+import json
+
+import pytest
+from made_up_text import c4_lines, write_lines
+
+from preprocessing import corpora
+from preprocessing.corpora import TOO_LONG, Item, read_c4, read_json_lines, split_items
+
+
+def records(items):
+    return [entry.record for item in items for entry in read_json_lines(item)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000, 5000, 10**6])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_blocks_read_every_line_once(tmp_path, size, end):
+    lines = [*c4_lines(0, 9), "", '{"text": "é€𝄞"}', "x" * 300, '{"text": 1}']
+    path = tmp_path / "c4.jsonl"
+    path.write_text((end or "\n").join(lines) + end, encoding="utf-8", newline="")
+    whole = list(read_json_lines(Item(path)))
+    assert [entry.record for entry in whole][:9] == [json.loads(line) for line in lines[:9]]
+    assert len(whole) == 12
+    items = split_items([path], size)
+    assert len(items) == -(-path.stat().st_size // size)
+    assert sum(item.size for item in items) == path.stat().st_size
+    assert records(items) == [entry.record for entry in whole]
+    for item in items:
+        entries = list(read_json_lines(item))
+        assert len({entry.number for entry in entries}) == len(entries)
+    assert whole[-1].position == path.stat().st_size
+
+
+def test_compressed_files_stay_whole(tmp_path):
+    path = write_lines(tmp_path / "c4.json.gz", c4_lines(0, 50))
+    assert split_items([path], 100) == [Item(path)]
+    # Files are often made by joining: a .gz of several members is one text.
+    path.write_bytes(path.read_bytes() + gzip.compress(c4_lines(1, 1)[0].encode()))
+    entries = list(read_c4(Item(path)))
+    assert len(entries) == 51
+    assert entries[-1].position == path.stat().st_size
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json.gz"])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_line_beyond_the_limit_is_counted_and_passed_over(tmp_path, monkeypatch, suffix, last):
+    monkeypatch.setattr(corpora, "LONGEST_LINE", 64)
+    short = '{"text": "a"}'
+    exact = '{"text": "' + "b" * 51 + '"}'
+    for long in ("c" * 65, "c" * 200, "c" * (65 * 3)):
+        lines = [short, exact, long] if last else [short, exact, long, short]
+        path = write_lines(tmp_path / f"c4{suffix}", lines)
+        found = [entry.record for entry in read_json_lines(Item(path))]
+        assert found == [
+            {"text": "a"},
+            {"text": "b" * 51},
+            TOO_LONG,
+            *([] if last else [{"text": "a"}]),
+        ]
+
+
+def test_a_block_may_lie_inside_a_line(tmp_path):
+    path = write_lines(tmp_path / "c4.jsonl", ['{"text": "' + "a" * 1000 + '"}', '{"text": "b"}'])
+    items = split_items([path], 100)
+    assert [len(records([item])) for item in items] == [1, *[0] * 9, 1]
