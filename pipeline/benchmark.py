@@ -1,4 +1,4 @@
-"""Speed and memory of the model, and the check of a GPU."""
+"""Speed and memory of the model and of preprocessing, and the check of a GPU."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ import yaml
 
 from pipeline.benchmarking import plans, sweep
 from pipeline.benchmarking.gpu import gpu_check
-from pipeline.benchmarking.meter import GIB
+from pipeline.benchmarking.meter import GIB, device_name
 from pipeline.benchmarking.precision import faster, precision
 from pipeline.command_line import Parser
 from pipeline.files import replace_json
@@ -63,12 +63,30 @@ def check_gpu(options: argparse.Namespace) -> int:
     return gpu_check(device, options.output, options.small, options.budget_s)
 
 
+def time_preprocessing(options: argparse.Namespace) -> int:
+    """CPU time of each stage of pre-training's preprocessing, against SentencePiece alone."""
+    from pipeline.benchmarking import preprocessing
+
+    found = preprocessing.measure(options.input, options.tokenizer, options.documents)
+    for line in preprocessing.as_text(found):
+        print(line)
+    return _save("preprocessing", found, options.output)
+
+
+def compare_splitters(options: argparse.Namespace) -> int:
+    """Speed and quality of the installed sentence splitters, ours first."""
+    from pipeline.benchmarking import sentences
+
+    return _save("sentences", sentences.run(options.input, options.books), options.output)
+
+
 def build_parser() -> Parser:
     """The command line; each command names the function that runs it."""
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="{precision,layer,encoder,decode,gpu}"
-    )
+        dest="command", required=True,
+        metavar="{precision,layer,encoder,decode,preprocessing,sentences,gpu}",
+    )  # fmt: skip
 
     command = commands.add_parser(
         "precision", help="time a training step in bf16 and in fp32 on this CPU"
@@ -100,6 +118,20 @@ def build_parser() -> Parser:
         "--forms", type=_forms, default=["cached", "absorbed"],
         help="of cross-attention: cached, absorbed or both with a comma (both)",
     )  # fmt: skip
+
+    command = _add_corpus(commands, "preprocessing", "CPU time of preprocessing, stage by stage")
+    command.set_defaults(run=time_preprocessing)
+    command.add_argument("--tokenizer", required=True, help="SentencePiece model, or its folder")
+    command.add_argument("--documents", type=_positive, help="how many, from the first (all)")
+    command = _add_corpus(commands, "sentences", "compare the sentence splitters installed here")
+    command.set_defaults(run=compare_splitters)
+    command.add_argument(
+        "--books",
+        nargs="+",
+        default=[],
+        metavar="GLOB",
+        help="plain texts, for the longest sentence",
+    )
 
     command = commands.add_parser("measure")  # one case, for `run_sweep` alone
     command.set_defaults(run=measure_case)
@@ -156,6 +188,27 @@ def _add_modes(command: Parser) -> None:
         "--mode", choices=["inference", "training", "both"], default="both",
         help="forward without gradients, forward and backward (both)",
     )  # fmt: skip
+
+
+def _add_corpus(commands: Any, name: str, purpose: str) -> Parser:
+    command = commands.add_parser(name, help=purpose)
+    command.add_argument(
+        "--input", nargs="+", required=True, metavar="GLOB", help="files in C4's format"
+    )
+    command.add_argument(
+        "--output", type=Path, default=Path("runs/benchmarks"),
+        help=f"folder for {name}.json (runs/benchmarks)",
+    )  # fmt: skip
+    return command
+
+
+def _save(command: str, found: dict[str, Any], output: Path) -> int:
+    """Write what a command found, and on what, to COMMAND.json."""
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"{command}.json"
+    replace_json(path, {"command": command, "device": device_name(torch.device("cpu")), **found})
+    print(path)
+    return 0
 
 
 def _positive(text: str) -> int:
