@@ -1,15 +1,17 @@
 """Records out of the containers that summarisation sets come in.
 
-JSON lines, JSON documents (one object or an array), either of them gzipped or in a .zip; Parquet;
-folders of these. Members of archives are read where they lie, nothing is extracted.
+JSON lines, JSON documents (one object or an array), CSV, each of them gzipped or in a .zip;
+Parquet; folders of these. Members of archives are read where they lie, nothing is extracted.
 """
 
+import csv
 import gzip
+import io
 import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path, PurePath
@@ -135,7 +137,7 @@ def _of_split(names: Iterable[str], split: str, container: Path) -> list[str]:
     """Sorted names of data files: those of the split where their names tell splits, else all."""
     splits = {name: _split_of(name) for name in sorted(names) if _is_data(name)}
     if not splits:
-        raise ValueError(f"{container} holds no .json, .jsonl, .txt or .parquet file")
+        raise ValueError(f"{container} holds no .json, .jsonl, .txt, .csv or .parquet file")
     found = {name for name in splits.values() if name}
     chosen = [name for name in splits if not found or splits[name] == split_name(split)]
     if not chosen:
@@ -158,7 +160,7 @@ def _is_data(name: str) -> bool:
     """Whether this is a data file and not what a Mac or an editor left."""
     path = PurePath(name)
     hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
-    return not hidden and _plain(path).suffix in (".json", *LINES, ".parquet")
+    return not hidden and _plain(path).suffix in (".json", ".csv", *LINES, ".parquet")
 
 
 def _plain(path: PurePath) -> PurePath:
@@ -173,6 +175,8 @@ def _shifted(entries: Iterable[Entry], start: int) -> Iterator[Entry]:
 def _file_entries(item: Item) -> Iterator[Entry]:
     if item.path.suffix == ".parquet":
         return _parquet(item.path)
+    if _plain(item.path).suffix == ".csv":
+        return _csv_file(item.path)
     with gzip.open(item.path) if item.path.suffix == ".gz" else item.path.open("rb") as file:
         if _plain(item.path).suffix == ".json" and not _begins_with_object_line(file):
             return _document(file.read(), item.size)
@@ -186,6 +190,9 @@ def _stream_entries(file: IO[bytes], name: str) -> Iterator[Entry]:
         raise ValueError(f"{name} is Parquet inside an archive; unpack it")
     if path.suffix == ".gz":
         file = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
+    if _plain(path).suffix == ".csv":
+        yield from _csv(file, file.tell, name)
+        return
     if _plain(path).suffix == ".json" and not _begins_with_object_line(file):
         yield from _document(file.read(), 0)
         return
@@ -214,6 +221,26 @@ def _document(content: bytes, position: int) -> Iterator[Entry]:
     for number, record in enumerate(value if isinstance(value, list) else [value], start=1):
         usable = isinstance(record, dict) or record is BAD_ENCODING
         yield Entry(number, record if usable else NOT_JSON, position)
+
+
+def _csv_file(path: Path) -> Iterator[Entry]:
+    with path.open("rb") as raw:
+        file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        yield from _csv(file, raw.tell, str(path))
+
+
+def _csv(file: Any, tell: Callable[[], int], name: str) -> Iterator[Entry]:
+    """The rows of a CSV file by its header; bytes that are not UTF-8 become lone surrogates."""
+    csv.field_size_limit(LONGEST_LINE)  # a field may hold a whole book
+    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        for number, row in enumerate(csv.DictReader(text), start=1):
+            row.pop(None, None)  # fields beyond the header
+            yield Entry(number, row, tell())
+    except csv.Error as error:
+        raise ValueError(f"{name} is no CSV file: {error}") from None
+    finally:
+        text.detach()
 
 
 def _parquet(path: Path) -> Iterator[Entry]:

@@ -173,9 +173,9 @@ def main() -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="preprocessing.finetune",
-        description="Make fine-tuning shards from a summarisation set: JSON lines, JSON documents, "
-        "either gzipped or in a .zip, Parquet, or a folder of these. docs/data.md says where each "
-        "set comes from.",
+        description="Make fine-tuning shards from a summarisation set: JSON lines, JSON documents "
+        "or CSV, each possibly gzipped or in a .zip; Parquet; a folder of these. docs/data.md says "
+        "where each set comes from.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add_common_options(parser, None, None)

@@ -1,5 +1,6 @@
 """Every form of every set, as released and as exported; containers; what is refused."""
 
+import csv
 import gzip
 import json
 import sys
@@ -345,6 +346,32 @@ def test_zip_members_are_read_in_order_and_by_split(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(ValueError, match="corrupt or cut short"):
         documents(path)
+
+
+def test_csv(tmp_path):
+    """kmfoda/booksum: fields with line breaks and quotes, some longer than csv's own limit."""
+    long = 'He said "no", and\nleft. ' * 10_000
+    rows = [
+        {"chapter_path": "a", "chapter": long, "summary_text": "He left."},
+        {"chapter_path": "b", "chapter": "B.", "summary_text": "", "summary": CHAPTER["summary"]},
+    ]
+    path = tmp_path / "train.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["chapter_path", "chapter", "summary", "summary_text"])
+        writer.writeheader()
+        writer.writerows(rows)
+    expected = [
+        {"id": "a", "document": long, "summaries": ["He left."]},
+        {"id": "b", "document": "B.", "summaries": ["Two kinds of states."]},
+    ]
+    assert read("booksum-chapter", path) == expected
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read("booksum-chapter", tmp_path / "x.csv.gz") == expected
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.write(path, "train.csv")
+    assert read("booksum-chapter", tmp_path / "x.zip") == expected
+    path.write_bytes(path.read_bytes().replace(b"B.", b"\xff."))
+    assert read("booksum-chapter", path)[1] == "bad encoding"
 
 
 def test_a_folder_of_reports_is_read_by_its_lists(tmp_path):
