@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 from made_up_text import tree, write_lines
@@ -9,6 +12,7 @@ from made_up_text import tree, write_lines
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import finetune
+from preprocessing.summarisation_sets import SETS
 
 DOCUMENT = "The old mill stands by the river. Herons fish there until evening."
 SUMMARY = "The mill is old. Herons fish."
@@ -177,3 +181,16 @@ def test_bad_options_are_named(command, tokenizer_path, tmp_path, more, named):
     with pytest.raises(ValueError, match=named):
         command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "set", *more))
     assert not (tmp_path / "set").exists()
+
+
+def test_the_page_on_data_speaks_of_what_there_is():
+    """Its commands need the network's files; that they are understood is tested here."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^python -m preprocessing\.finetune (.*)$", page, re.M)
+    parsed = [finetune._parser().parse_args(shlex.split(command)) for command in commands]
+    assert {options.dataset for options in parsed} == SETS.keys() - {"jsonl"}
+    for name, known in SETS.items():
+        row = next(line for line in page.splitlines() if re.match(rf"\|[^|]*`{name}`", line))
+        lengths = f"| {known.source_length:,} / {known.target_length:,} |"
+        assert lengths in row
+        assert name == "jsonl" or all(f"`{form}`" in row for form in known.formats)
