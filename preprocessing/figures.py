@@ -56,7 +56,7 @@ def _draw_lengths(axes: Axes, side: str, lengths: dict[str, Any], limit: int) ->
     axes.tick_params(axis="x", labelrotation=45)
     axes.set_title(f"{side.capitalize()}s")
     axes.set_xlabel(
-        f"ids: mean {lengths['mean']}, median {lengths['median']}, "
+        f"ids: mean {lengths['mean']}, median {lengths['median']},\n"
         f"90 % up to {lengths['p90']}, longest {lengths['max']}"
     )
     axes.set_ylabel("samples")
