@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import sentencepiece
 
+from pipeline.command_line import Parser
 from pipeline.files import replace_bytes
 from pipeline.progress import progress
 from pipeline.tokenizer import EOS_ID, PAD_ID, SENTINELS, UNK_ID, Tokenizer
@@ -21,6 +22,7 @@ from preprocessing.corpora import Item, find_inputs, read_c4
 
 SEED = 0
 THREADS = 2  # a fixed number: sums over another number of threads round otherwise
+NEWLINES = "newlines and runs of spaces become one space; a dataset keeps sentence ends beside ids"
 LONGEST = 4192  # bytes of a line that SentencePiece reads; longer lines are cut to it
 
 
@@ -30,6 +32,8 @@ def train(inputs: Sequence[Path], vocab_size: int, max_sentences: int) -> bytes:
     It learns from at most `max_sentences` lines of the inputs (C4's format), drawn with a fixed
     seed, so the same inputs give the same bytes. Raises ValueError if there is too little text.
     """
+    if max_sentences < 1:
+        raise ValueError(f"--max_sentences is {max_sentences}, expected lines, at least 1")
     lines = sample_lines(inputs, max_sentences)
     if not lines:
         raise ValueError(f"the {len(inputs)} input files hold no text to train a tokenizer on")
@@ -83,13 +87,28 @@ def _lines(inputs: Sequence[Path]) -> Iterator[str]:
                     yield line.encode()[:LONGEST].decode(errors="ignore")
 
 
+def write(output: Path, model: bytes) -> None:
+    """Write a model's file. Raises ValueError where another one is there: datasets depend on it."""
+    if output.exists() and output.read_bytes() != model:
+        raise ValueError(
+            f"{output} already holds something else; choose another --output or delete it"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    replace_bytes(output, model)
+
+
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Train or import a SentencePiece model.")
+    parser = Parser(
+        prog="preprocessing.tokenizer",
+        description="Train or import a SentencePiece model with T5's ids (0 padding, 1 end, 2 "
+        f"unknown, {SENTINELS} sentinels from the top) and T5's normaliser: {NEWLINES}.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     trainer = commands.add_parser(
         "train",
         help="train a unigram model on files in C4's format",
+        description=f"Train a unigram model. As in T5's, {NEWLINES}.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     trainer.add_argument(
@@ -121,10 +140,9 @@ def main() -> None:
     else:
         model = Tokenizer(options.input).path.read_bytes()
     output = Path(options.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    replace_bytes(output, model)
+    write(output, model)
     tokenizer = Tokenizer(output)
-    print(f"{output}: {tokenizer.vocab_size} ids, sha256 {tokenizer.sha256}")
+    print(f"{output}: {tokenizer.vocab_size} ids, sha256 {tokenizer.sha256}; {NEWLINES}")
 
 
 if __name__ == "__main__":
