@@ -19,7 +19,7 @@ def add_common_options(
     """The options of every command that makes shards, with these default lengths (in ids)."""
     parser.add_argument("--input", required=True, nargs="+", metavar="GLOB", help="input files")
     parser.add_argument(
-        "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
+        "--tokenizer", required=True, help="SentencePiece model, or a folder that holds one"
     )
     parser.add_argument(
         "--output", required=True, help="dataset folder to fill; its name names the shards"

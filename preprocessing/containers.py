@@ -24,9 +24,9 @@ from preprocessing.corpora import (
     TOO_LONG,
     Entry,
     Item,
-    _numbered,
-    _parse,
     find_inputs,
+    numbered_lines,
+    parse_line,
     read_json_lines,
     split_items,
 )
@@ -196,11 +196,11 @@ def _stream_entries(file: IO[bytes], name: str) -> Iterator[Entry]:
     if _plain(path).suffix == ".json" and not _begins_with_object_line(file):
         yield from _document(file.read(), 0)
         return
-    for number, line in _numbered(file):
+    for number, line in numbered_lines(file):
         if len(line) > LONGEST_LINE:
             yield Entry(number, TOO_LONG)
         elif line.strip():
-            yield Entry(number, _parse(line))
+            yield Entry(number, parse_line(line))
 
 
 def _begins_with_object_line(file: IO[bytes] | gzip.GzipFile) -> bool:

@@ -99,7 +99,7 @@ def read_json_lines(item: Item) -> Iterator[Entry]:
                 if len(line) > LONGEST_LINE:
                     yield Entry(number, TOO_LONG, position)
                 elif line.strip():
-                    yield Entry(number, _parse(line), position)
+                    yield Entry(number, parse_line(line), position)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{item} is corrupt or cut short after line {number} ({error}); fetch it again"
@@ -135,7 +135,7 @@ def _is_gzip(item: Item) -> bool:
 def _gunzipped(raw: IO[bytes]) -> Iterator[tuple[int, bytes, int]]:
     """(number, line, compressed bytes read) of a gzipped file."""
     with gzip.GzipFile(fileobj=raw) as file:
-        for number, line in _numbered(file):
+        for number, line in numbered_lines(file):
             yield number, line, raw.tell()
 
 
@@ -146,14 +146,14 @@ def _lines(raw: IO[bytes], item: Item) -> Iterator[tuple[int, bytes, int]]:
         while (rest := raw.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
             pass  # the end of a line that begins before the block
     begin = raw.tell()
-    for number, line in _numbered(raw):
+    for number, line in numbered_lines(raw):
         if item.end is not None and begin >= item.end:
             return
         begin = raw.tell()
         yield number, line, begin - item.start
 
 
-def _numbered(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
     """The lines of a file from 1; of a line over LONGEST_LINE bytes only that much and one more."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
@@ -164,7 +164,8 @@ def _numbered(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _parse(line: bytes) -> Record | str:
+def parse_line(line: bytes) -> Record | str:
+    """The JSON object of a line, or why there is none."""
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError:

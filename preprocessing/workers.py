@@ -77,7 +77,10 @@ class Job:
             "tokenizer": self.tokenizer.sha256,
             **self.settings,
             **({"deduplicate": True} if self.deduplicate else {}),
-            "inputs": [f"{path.name}, {path.stat().st_size} bytes" for path in paths],
+            "inputs": [
+                path.name if path.is_dir() else f"{path.name}, {path.stat().st_size} bytes"
+                for path in paths
+            ],
         }
 
     @cached_property
@@ -315,7 +318,10 @@ def _finish(job: Job) -> None:
             "inputs": job.description["inputs"],
         },
         "shards": entries,
-        "counts": statistics.counts(),
+        "counts": {
+            **statistics.counts(),
+            **({"expected": job.expected_samples} if job.expected_samples else {}),
+        },
         "lengths": {
             "source": length_summary(statistics.source_lengths),
             "target": length_summary(statistics.target_lengths),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jobs import arguments, launch
 from made_up_text import c4_lines, write_lines
 
 
@@ -15,6 +16,15 @@ def corpus(tmp_path_factory) -> Path:
     for number, suffix in enumerate((".json.gz", ".json.gz", ".jsonl")):
         write_lines(folder / f"c4-{number}{suffix}", c4_lines(number, 40))
     return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(corpus, tokenizer_path, tmp_path_factory) -> Path:
+    """The shards of the small corpus, made by one process in one go."""
+    output = tmp_path_factory.mktemp("undisturbed") / "c4"
+    result = launch(*arguments(corpus, tokenizer_path, output))
+    assert result.returncode == 0, result.stderr
+    return output
 
 
 @pytest.fixture

@@ -52,9 +52,7 @@ def test_a_dataset_holds_every_text_once(command, tokenizer_path, tmp_path):
     lost = once.path / "c4-00001-00000.tar"
     content = lost.read_bytes()
     lost.unlink()
-    command(
-        pretrain.main, *arguments, "--output", tmp_path / "once/c4", "--deduplicate"
-    )
+    command(pretrain.main, *arguments, "--output", tmp_path / "once/c4", "--deduplicate")
     assert lost.read_bytes() == content
 
 

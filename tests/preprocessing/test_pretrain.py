@@ -2,18 +2,13 @@
 
 import gzip
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import webdataset
+from jobs import arguments
 from made_up_text import c4_lines, tree, write_lines
 
 from pipeline.shards import Dataset
@@ -21,39 +16,6 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing import pretrain
 from preprocessing.gap_sentences import select_gap_sentences
 from preprocessing.sentences import split_sentences
-
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
-
-
-def arguments(corpus: Path, tokenizer: Path, output: Path, *more: object) -> list[str]:
-    options = ["--input", corpus / "c4-*", "--tokenizer", tokenizer, "--output", output, *more]
-    return [str(option) for option in options]
-
-
-def launch(*options: str, ranks: int = 0, **environment: str) -> subprocess.CompletedProcess:
-    mpirun = [MPIRUN, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks else []
-    return subprocess.run(
-        [*mpirun, sys.executable, str(ROOT / "preprocessing/pretrain.py"), *options],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            **environment,
-        },
-        timeout=120,
-    )
-
-
-@pytest.fixture(scope="module")
-def undisturbed(corpus, tokenizer_path, tmp_path_factory) -> Path:
-    """The shards of the small corpus, made by one process in one go."""
-    output = tmp_path_factory.mktemp("undisturbed") / "c4"
-    result = launch(*arguments(corpus, tokenizer_path, output))
-    assert result.returncode == 0, result.stderr
-    return output
 
 
 def test_samples_are_the_documents_cut_in_two(undisturbed, corpus, tokenizer_path):
@@ -251,61 +213,3 @@ def test_other_settings_are_refused(command, undisturbed, corpus, tokenizer_path
     with pytest.raises(ValueError, match="already holds a dataset"):
         command(pretrain.main, *arguments(corpus, tokenizer_path, foreign))
     assert tree(output) == tree(undisturbed)
-
-
-@pytest.mark.slow
-def test_ranks_make_the_same_bytes(undisturbed, corpus, tokenizer_path, tmp_path):
-    result = launch(*arguments(corpus, tokenizer_path, tmp_path / "c4"), ranks=2)
-    assert result.returncode == 0, result.stderr
-    assert tree(tmp_path / "c4") == tree(undisturbed)
-
-
-@pytest.mark.slow
-def test_user_errors_are_one_line_and_status_2(corpus, tokenizer_path, tmp_path):
-    output = tmp_path / "out"
-    result = launch(*arguments(corpus, tmp_path / "none.model", output))
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: no tokenizer at")
-    assert result.stderr.count("\n") == 1
-    # Tasks that MPI does not join would each do everything.
-    alone = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}
-    result = launch(*arguments(corpus, tokenizer_path, output), **alone)
-    assert result.returncode == 2
-    assert "mpirun --bind-to none -n 4" in result.stderr
-    assert not output.exists()
-
-
-@pytest.mark.slow
-def test_a_failing_rank_ends_the_job(tokenizer_path, tmp_path):
-    write_lines(tmp_path / "c4-0.jsonl", c4_lines(0, 9))
-    path = write_lines(tmp_path / "c4-1.json.gz", c4_lines(1, 200))  # the item of rank 1
-    path.write_bytes(path.read_bytes()[:-500])
-    result = launch(*arguments(tmp_path, tokenizer_path, tmp_path / "out"), ranks=2)
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.count("error: ") == 1
-    assert "c4-1.json.gz is corrupt" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_then_the_same_bytes(tokenizer_path, tmp_path):
-    for number in range(4):
-        write_lines(tmp_path / f"c4-{number}.json.gz", c4_lines(number, 500))
-    started = time.monotonic()
-    whole = launch(*arguments(tmp_path, tokenizer_path, tmp_path / "undisturbed/c4"))
-    duration = time.monotonic() - started
-    assert whole.returncode == 0, whole.stderr
-    options = arguments(tmp_path, tokenizer_path, tmp_path / "killed/c4")
-    rng = random.Random(0)
-    for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "preprocessing.pretrain", *options],
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
-        time.sleep(rng.uniform(0.3, 0.9) * duration)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert launch(*options).returncode == 0
-    assert tree(tmp_path / "killed/c4") == tree(tmp_path / "undisturbed/c4")

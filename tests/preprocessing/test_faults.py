@@ -1,0 +1,156 @@
+"""What breaks on a cluster: kills, full disks, lost files, monstrous documents."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from jobs import ROOT, arguments, kill, launch, start
+from made_up_text import c4_lines, tree, write_lines
+
+from pipeline.shards import Dataset
+from preprocessing import pretrain
+
+VANISHING = """
+import os
+def lose(text, url):
+    if os.path.exists(os.environ["LOST"]):
+        os.remove(os.environ["LOST"])
+    return True
+"""
+
+
+def kill_again_and_again(tokenizer_path, tmp_path, kills: int, ranks: int) -> None:
+    """Kill a job at random moments, then let it end: the bytes of the undisturbed one."""
+    for number in range(4):
+        write_lines(tmp_path / f"c4-{number}.json.gz", c4_lines(number, 400))
+    options = arguments(tmp_path, tokenizer_path, tmp_path / "undisturbed/c4", "--deduplicate")
+    started = time.monotonic()
+    whole = launch(*options, ranks=ranks)
+    duration = time.monotonic() - started
+    assert whole.returncode == 0, whole.stderr
+    output = tmp_path / "killed/c4"
+    options = arguments(tmp_path, tokenizer_path, output, "--deduplicate")
+    rng = random.Random(ranks)
+    for _ in range(kills):
+        process = start(*options, ranks=ranks)
+        time.sleep(rng.uniform(0.3, 1.0) * duration)
+        kill(output)
+        process.communicate()
+    last = launch(*options, ranks=ranks)
+    assert last.returncode == 0, last.stderr
+    assert tree(tmp_path / "killed/c4") == tree(tmp_path / "undisturbed/c4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_killed_at_random_moments_then_the_same_bytes(tokenizer_path, tmp_path, ranks):
+    kill_again_and_again(tokenizer_path, tmp_path, 3, ranks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_fifty_kills_then_the_same_bytes(tokenizer_path, tmp_path, ranks):
+    kill_again_and_again(tokenizer_path, tmp_path, 50, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "mount", "-t", "tmpfs", "none", "/mnt"],
+        capture_output=True,
+    ).returncode
+    != 0
+    if shutil.which("unshare")
+    else True,
+    reason="a small file system cannot be mounted here",
+)
+def test_a_full_disk_is_one_line_and_room_is_all_it_takes(tokenizer_path, tmp_path):
+    corpus = tmp_path / "corpus"
+    for number in range(3):
+        write_lines(corpus / f"c4-{number}.json.gz", c4_lines(number, 400))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = [sys.executable, str(ROOT / "preprocessing/pretrain.py")]
+    command += arguments(corpus, tokenizer_path, disk / "c4")
+    script = f"""
+        mount -t tmpfs -o size=300k none {disk}
+        "$@"; echo "status $?"
+        test -e {disk}/c4/manifest.json && echo complete
+        ls -A {disk}/c4
+        mount -o remount,size=50m {disk}
+        "$@" && cp -r {disk}/c4 {tmp_path}/made
+    """
+    result = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "status 2" in result.stdout
+    assert "complete" not in result.stdout
+    assert ".tmp" not in result.stdout  # what could not be finished makes no room scarce
+    assert result.stderr.count("error: ") == 1
+    assert "No space left on device" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert launch(*arguments(corpus, tokenizer_path, tmp_path / "other/c4")).returncode == 0
+    assert tree(tmp_path / "made") == tree(tmp_path / "other/c4")
+
+
+@pytest.mark.slow
+def test_a_file_that_disappears_is_named_and_the_rest_is_kept(tokenizer_path, tmp_path):
+    for number in range(3):
+        write_lines(tmp_path / f"c4-{number}.jsonl", c4_lines(number, 50))
+    (tmp_path / "vanish.py").write_text(VANISHING)
+    lost = tmp_path / "c4-1.jsonl"
+    content = lost.read_bytes()
+    options = arguments(tmp_path, tokenizer_path, tmp_path / "out", "--accept", "vanish:lose")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    result = launch(*options, **environment, LOST=str(lost))
+    assert result.returncode == 2
+    assert result.stderr.count("error: ") == 1
+    assert "c4-1.jsonl: No such file or directory" in result.stderr
+    assert (tmp_path / "out/.items/00000.json").exists()
+    lost.write_bytes(content)
+    assert launch(*options, **environment, LOST="").returncode == 0
+    assert len(Dataset(tmp_path / "out").shards) == 3
+
+
+@pytest.mark.slow
+def test_monstrous_documents_are_made_in_linear_time(command, tokenizer_path, tmp_path):
+    words = "the old stone mill by the river where grey herons fish until evening "
+    one_sentence = words * (10 * 2**20 // len(words))
+    many = " ".join(f"The {k} herons fish." for k in range(100_000))
+    long_line = "".join(f"Line {k} of a large document.\n" for k in range(50 * 2**20 // 32))
+    lines = [json.dumps({"text": text}) for text in (one_sentence, many, long_line)]
+    assert len(lines[2]) > 50e6
+    write_lines(tmp_path / "c4-0.jsonl", [*lines, *c4_lines(0, 5)])
+    command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
+    dataset = Dataset(tmp_path / "out")
+    assert dataset.manifest["counts"]["documents"] == 8
+    assert dataset.manifest["counts"]["excluded"]["too few sentences"] >= 1
+    assert len(dataset[0].metadata["gap_sentences"]) == 20_000
+    assert len(dataset[0].source) == 4096
+    assert len(dataset[0].target) == 910
+    assert len(dataset[0].metadata["source_sentence_ends"]) < 4096
+
+
+def test_bytes_that_are_no_text_are_counted(command, tokenizer_path, tmp_path):
+    good = [line.encode() for line in c4_lines(0, 20)]
+    odd = [
+        b'{"text": "\xff\xfe"}',
+        b'{"text": "a\0b"}',
+        b"\0" * 50,
+        bytes(range(255, 10, -1)),
+    ]
+    (tmp_path / "c4-0.jsonl").write_bytes(b"\n".join([*good, *odd]))
+    (tmp_path / "c4-1.jsonl").write_bytes(b"")
+    command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
+    counts = Dataset(tmp_path / "out").manifest["counts"]
+    assert counts["documents"] == 24
+    excluded = counts["excluded"]
+    assert excluded["bad encoding"] + excluded["not JSON"] == 4
