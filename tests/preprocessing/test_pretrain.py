@@ -213,3 +213,88 @@ def test_other_settings_are_refused(command, undisturbed, corpus, tokenizer_path
     with pytest.raises(ValueError, match="already holds a dataset"):
         command(pretrain.main, *arguments(corpus, tokenizer_path, foreign))
     assert tree(output) == tree(undisturbed)
+
+
+def test_a_mask_token_marks_the_gaps(command, corpus, tokenizer_path, undisturbed, tmp_path):
+    command(pretrain.main, *arguments(corpus, tokenizer_path, tmp_path / "c4"), "--mask_share", 1)
+    masked, removed = Dataset(tmp_path / "c4"), Dataset(undisturbed)
+    mask = Tokenizer(tokenizer_path).sentinel(0)
+    assert masked.manifest["settings"]["mask_share"] == 1
+    assert len(masked) == len(removed)
+    for one, other in zip(masked, removed, strict=True):
+        gaps = one.metadata["gap_sentences"]
+        assert gaps == other.metadata["gap_sentences"]
+        np.testing.assert_array_equal(one.source[one.source != mask], other.source)
+        np.testing.assert_array_equal(one.target, other.target)
+        ends = [0, *one.metadata["source_sentence_ends"]]
+        for gap in gaps:
+            assert one.source[ends[gap] : ends[gap + 1]].tolist() == [mask]
+
+
+def test_source_sentences_end_where_they_say(undisturbed, tokenizer_path):
+    tokenizer = Tokenizer(tokenizer_path)
+    for sample in Dataset(undisturbed):
+        ends = sample.metadata["source_sentence_ends"]
+        assert ends == sorted(ends)
+        assert ends[-1] == len(sample.source) - 1
+        for start, end in zip([0, *ends], ends, strict=False):
+            assert tokenizer.decode(sample.source[start:end]).endswith(".")
+
+
+def test_what_is_drawn_depends_on_the_document_alone(command, corpus, tokenizer_path, tmp_path):
+    lines = [line for seed in range(2) for line in c4_lines(seed, 40)]
+    write_lines(tmp_path / "c4-all.jsonl", lines)
+    options = ["--ratio_range", 0.15, 0.45, "--noise", 0.2, "--mask_share", 0.9]
+    for folder, name, more in (
+        (corpus, "files", []),
+        (tmp_path, "blocks", ["--block_size", 3000]),
+        (tmp_path, "other", ["--seed", 1]),
+    ):
+        output = tmp_path / name / "c4"
+        command(pretrain.main, *arguments(folder, tokenizer_path, output), *options, *more)
+    samples = [
+        {sample.metadata["url"]: sample for sample in Dataset(tmp_path / name / "c4")}
+        for name in ("files", "blocks", "other")
+    ]
+    files, blocks, other = samples
+    assert blocks.keys() <= files.keys()
+    for url, sample in blocks.items():
+        np.testing.assert_array_equal(sample.source, files[url].source)
+        np.testing.assert_array_equal(sample.target, files[url].target)
+    gaps = [
+        {url: sample.metadata["gap_sentences"] for url, sample in kind.items()}
+        for kind in (blocks, other)
+    ]
+    assert gaps[0] != gaps[1]
+
+
+def test_a_phase_of_long_inputs(command, corpus, tokenizer_path, undisturbed, tmp_path):
+    options = arguments(corpus, tokenizer_path, tmp_path / "c4")
+    command(pretrain.main, *options, "--min_source_length", 300, "--source_length", 200)
+    long, every = Dataset(tmp_path / "c4"), Dataset(undisturbed)
+    expected = [sample.metadata["url"] for sample in every if len(sample.source) >= 300]
+    assert [sample.metadata["url"] for sample in long] == expected
+    assert 0 < len(expected) < len(every)
+    excluded = long.manifest["counts"]["excluded"]
+    assert excluded["source too short"] == len(every) - len(expected)
+
+
+def test_lengths_zero_cut_nothing(command, corpus, tokenizer_path, undisturbed, tmp_path):
+    options = arguments(corpus, tokenizer_path, tmp_path / "c4")
+    command(pretrain.main, *options, "--source_length", 0, "--target_length", 0)
+    for one, other in zip(Dataset(tmp_path / "c4"), Dataset(undisturbed), strict=True):
+        np.testing.assert_array_equal(one.source, other.source)
+
+
+def test_histograms_count_every_sample(undisturbed):
+    dataset = Dataset(undisturbed)
+    for side in ("source", "target"):
+        histogram = dataset.manifest["lengths"][side]["histogram"]
+        stored = [len(getattr(sample, side)) for sample in dataset]
+        edges = [0, *histogram["edges"]]
+        expected = [
+            sum(low < length <= high for length in stored)
+            for low, high in zip(edges, edges[1:], strict=False)
+        ]
+        assert histogram["counts"] == expected
+        assert sum(expected) == len(dataset)
