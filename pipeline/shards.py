@@ -70,12 +70,15 @@ class Shard:
 
 def encode_sample(sample: Sample, id_dtype: str = "uint16") -> bytes:
     """The msgpack payload of a sample. Raises ValueError if an id does not fit `id_dtype`."""
+    dtype = ID_DTYPES[id_dtype]
     ids = {}
     for name, values in (("source", sample.source), ("target", sample.target)):
-        dtype = ID_DTYPES[id_dtype]
-        if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(dtype).max:
+        fits = values.dtype == dtype or (
+            len(values) == 0 or 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(dtype).max
+        )
+        if not fits:
             raise ValueError(f"an id of the {name} does not fit {id_dtype}")
-        ids[name] = values.astype(dtype).tobytes()
+        ids[name] = values.astype(dtype, copy=False).tobytes()
     return msgpack.packb({**ids, **sample.metadata})
 
 

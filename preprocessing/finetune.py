@@ -65,7 +65,7 @@ def samples(
                         "source_text": record["document"],
                     },
                     lengths,
-                    tokenizer.eos_id,
+                    tokenizer,
                     statistics,
                 )
             )

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.shards import Sample
+from pipeline.shards import ID_DTYPES, Sample, id_dtype_for
+from pipeline.tokenizer import Tokenizer
 from preprocessing.corpora import EMPTY
+from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer
 from preprocessing.statistics import Statistics
 
 
@@ -17,7 +19,7 @@ def make_sample(
     target: Sequence[Sequence[int]],
     metadata: dict[str, Any],
     lengths: tuple[int, int],
-    eos_id: int,
+    tokenizer: Tokenizer | HuggingFaceTokenizer,
     statistics: Statistics,
 ) -> Sample | str:
     """Join sentences (each a row of ids), cut to lengths[side] ids with EOS (0: never), add EOS.
@@ -36,9 +38,10 @@ def make_sample(
     statistics.target_lengths[len(sides[1]) + 1] += 1
     statistics.truncated_sources += len(kept[0]) < len(sides[0])
     statistics.truncated_targets += len(kept[1]) < len(sides[1])
+    dtype = ID_DTYPES[id_dtype_for(tokenizer.vocab_size)]
     return Sample(
-        np.array([*kept[0], eos_id]),
-        np.array([*kept[1], eos_id]),
+        np.array([*kept[0], tokenizer.eos_id], dtype),
+        np.array([*kept[1], tokenizer.eos_id], dtype),
         {
             **metadata,
             "target_sentence_ends": sentence_ends(target, len(kept[1])),

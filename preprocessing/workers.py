@@ -7,10 +7,12 @@ made from the markers, last. Every stage hands out its items in the same way, so
 fill one folder; each ends when the folder is complete.
 """
 
+import gc
 import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -249,13 +251,26 @@ def _make(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
     if job.deduplicate:
         entries = _without_duplicates(job, item, entries)
     keyed = ((f"{item:05d}-{key}", sample) for key, sample in job.samples(entries, statistics))
-    entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
+    with few_collections():
+        entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
     marker = {
         "description": job.fingerprint,
         "shard": entry,
         "statistics": statistics.to_json(),
     }
     replace_json(_marker(job, item), marker)
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let Python look for reference cycles rarely: samples are many objects that form none, and
+    looking at them after every 700 costs 8 % of the time."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _marker(job: Job, item: int) -> Path:

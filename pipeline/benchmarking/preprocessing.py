@@ -19,9 +19,11 @@ from preprocessing.pretrain import Settings, samples
 from preprocessing.samples import make_sample, sentence_ends
 from preprocessing.sentences import SPLITTER, split_sentences
 from preprocessing.statistics import Statistics
+from preprocessing.workers import few_collections
 
 C4_EN_DOCUMENTS = 364_868_892  # rows of the 1,024 training files of allenai/c4, en
 ROUNDS = 5
+BLOCK_DOCUMENTS = 256  # about as many as the flow has encoded at once
 FLOW, BASELINE = "whole flow", "SentencePiece alone"
 SCORE = "score and select"
 STAGES = ("gunzip", "JSON", "sentences", SCORE, "tokenise", "sample", "write")
@@ -52,6 +54,11 @@ def measure(
     gaps = [settings.gap_sentences.select(sentences) for sentences in documents]
     chosen = [(s, g) for s, g in zip(documents, gaps, strict=True) if g]
     rows = [(tokenizer.encode_batch(sentences), g) for sentences, g in chosen]
+    kept = [sentences for sentences, _ in chosen]
+    blocks = [
+        list(chain.from_iterable(kept[start : start + BLOCK_DOCUMENTS]))
+        for start in range(0, len(kept), BLOCK_DOCUMENTS)
+    ]
     id_dtype = id_dtype_for(tokenizer.vocab_size)
 
     def flow() -> Iterator[tuple[str, Sample]]:
@@ -59,18 +66,22 @@ def measure(
             entries(), Statistics(), tokenizer=tokenizer, settings=settings, filters=Filters()
         )
 
+    def write_flow() -> None:
+        with few_collections():
+            write_shard(shard, flow(), id_dtype)
+
     made = list(flow())
     with tempfile.TemporaryDirectory() as folder:
         shard = Path(folder) / "shard"
         work: dict[str, Callable[[], object]] = {
             BASELINE: lambda: [tokenizer.encode(text) for text in texts],
-            FLOW: lambda: write_shard(shard, flow(), id_dtype),
+            FLOW: write_flow,
             "gunzip": lambda: list(islice(_lines(paths), limit)),
             "JSON": lambda: list(_parsed(lines)),
             "sentences": lambda: [split_sentences(text) for text in texts],
             SCORE: lambda: [settings.gap_sentences.select(one) for one in documents],
-            "tokenise": lambda: [tokenizer.encode_batch(one) for one, _ in chosen],
-            "sample": lambda: [_sample(row, g, settings) for row, g in rows],
+            "tokenise": lambda: [tokenizer.encode_batch(block) for block in blocks],
+            "sample": lambda: [_sample(row, g, settings, tokenizer) for row, g in rows],
             "write": lambda: write_shard(shard, made, id_dtype),
         }
         seconds = _best(work)
@@ -119,10 +130,12 @@ def _parsed(lines: Sequence[bytes]) -> Iterator[object]:
             yield json.loads(line.decode())
 
 
-def _sample(ids: list[list[int]], gaps: list[int], settings: Settings) -> list[int]:
+def _sample(
+    ids: list[list[int]], gaps: list[int], settings: Settings, tokenizer: Tokenizer
+) -> list[int]:
     source, target = mask_gap_sentences(ids, gaps), [ids[i] for i in gaps]
     lengths = (settings.source_length, settings.target_length)
-    make_sample(source, target, {"gap_sentences": gaps}, lengths, Tokenizer.eos_id, Statistics())
+    make_sample(source, target, {"gap_sentences": gaps}, lengths, tokenizer, Statistics())
     return sentence_ends(source, settings.source_length - 1)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -292,9 +293,6 @@ def test_histograms_count_every_sample(undisturbed):
         histogram = dataset.manifest["lengths"][side]["histogram"]
         stored = [len(getattr(sample, side)) for sample in dataset]
         edges = [0, *histogram["edges"]]
-        expected = [
-            sum(low < length <= high for length in stored)
-            for low, high in zip(edges, edges[1:], strict=False)
-        ]
+        expected = [sum(low < length <= high for length in stored) for low, high in pairwise(edges)]
         assert histogram["counts"] == expected
         assert sum(expected) == len(dataset)
