@@ -13,6 +13,15 @@ from preprocessing.ranks import mpi_world
 USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults of options that have one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def add_common_options(
     parser: argparse.ArgumentParser, source_length: int | None, target_length: int | None
 ) -> None:

@@ -33,7 +33,7 @@ from packaging.utils import canonicalize_name
 
 from pipeline.files import replace_bytes, replace_json
 from pipeline.progress import progress
-from preprocessing.command_line import run_command
+from preprocessing.command_line import HelpFormatter, run_command
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
 TEXT_FILES = 8
@@ -342,7 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Write the documentation on this machine as pre-training text "
         "(documentation-*.json.gz, C4's format) and a summarisation set (summaries-*.jsonl).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument(

@@ -9,14 +9,13 @@ from pathlib import Path
 if not __package__:  # run by path: import from the repository root, not from this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import argparse
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from pipeline.command_line import Parser
 from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
-from preprocessing.command_line import add_common_options, check_lengths, run_command
+from preprocessing.command_line import HelpFormatter, add_common_options, check_lengths, run_command
 from preprocessing.containers import Folder, find_items, split_name
 from preprocessing.corpora import BAD_ENCODING, NO_SUMMARY, Entry, text_fault
 from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
@@ -176,7 +175,7 @@ def _parser() -> Parser:
         description="Make fine-tuning shards from a summarisation set: JSON lines, JSON documents "
         "or CSV, each possibly gzipped or in a .zip; Parquet; a folder of these. docs/data.md says "
         "where each set comes from.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_common_options(parser, None, None)
     parser.add_argument(

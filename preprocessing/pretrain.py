@@ -21,7 +21,7 @@ from typing import Any
 from pipeline.command_line import Parser
 from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
-from preprocessing.command_line import add_common_options, check_lengths, run_command
+from preprocessing.command_line import HelpFormatter, add_common_options, check_lengths, run_command
 from preprocessing.corpora import Entry, find_inputs, read_c4, split_items
 from preprocessing.filters import Filters, add_filter_options, filters_from
 from preprocessing.gap_sentences import (
@@ -206,7 +206,7 @@ def _parser() -> Parser:
         prog="preprocessing.pretrain",
         description="Make gap-sentence pre-training shards from files in C4's format "
         "(JSON lines with text and url; .json, .jsonl or .json.gz).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     defaults = Settings(GapSentences())
     add_common_options(parser, defaults.source_length, defaults.target_length)

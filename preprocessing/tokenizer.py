@@ -6,7 +6,6 @@ from pathlib import Path
 if not __package__:  # run by path: import from the repository root, not from this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import argparse
 import io
 import random
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pipeline.command_line import Parser
 from pipeline.files import replace_bytes
 from pipeline.progress import progress
 from pipeline.tokenizer import EOS_ID, PAD_ID, SENTINELS, UNK_ID, Tokenizer
-from preprocessing.command_line import run_command
+from preprocessing.command_line import HelpFormatter, run_command
 from preprocessing.corpora import Item, find_inputs, read_c4
 
 SEED = 0
@@ -109,7 +108,7 @@ def main() -> None:
         "train",
         help="train a unigram model on files in C4's format",
         description=f"Train a unigram model. As in T5's, {NEWLINES}.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     trainer.add_argument(
         "--input", required=True, nargs="+", metavar="GLOB", help="files in C4's format"

@@ -35,7 +35,11 @@ SMALLER = {
     "train.py": TINY,
     "evaluate.py": "--max_new_tokens 4",
     "summarize.py": "--max_new_tokens 4",
-    "benchmark.py": "--config pipeline/recipes/demo_pretrain.yaml --lengths 64 --limit_s 60",
+    **{
+        f"benchmark.py {command}": "--config pipeline/recipes/demo_pretrain.yaml --lengths 64 "
+        "--limit_s 60"
+        for command in ("layer", "encoder", "decode")
+    },
     "tokenizer train": "--vocab_size 36",
 }
 ELSEWHERE = {
