@@ -6,6 +6,7 @@ A recipe (YAML) fills these dataclasses, the command line overrides single field
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -99,17 +100,34 @@ class TrainConfig:
     """Also generate summaries and keep the best checkpoint by Mean ROUGE instead of by loss."""
     max_new_tokens: int = 512
     """Longest summary generated in validation, in tokens."""
+    stop_after: str | None = None
+    """Time from the process's start after which it saves and ends, to be gone on with: 19h30m."""
+    max_skipped_updates: int = 10
+    """Updates skipped in a row (loss or gradient not finite) that end the run as failed."""
+    spike_deviations: float = 6.0
+    """A loss this many standard deviations above the last ones' mean is a spike; 0: never."""
+    skip_spikes: bool = False
+    """Skip the update of a spike, as that of a loss that is not finite."""
+    startup_check: bool = True
+    """Before the first step: weights alike, samples readable, memory enough for the longest."""
+    hang_timeout: float = 600.0
+    """Seconds without progress after which a process ends the job with its stack; 0: never."""
 
     def __post_init__(self) -> None:
         for name in (
             "max_steps", "batch_size", "accumulation", "checkpoint_every", "keep_checkpoints",
-            "validate_every", "max_new_tokens",
+            "validate_every", "max_new_tokens", "max_skipped_updates",
         ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 1, f"train.{name}", value, "at least 1")
         for name in ("warmup_steps", "weight_decay", "validation_samples", "seed"):
             value = getattr(self, name)
             _check(value >= 0, f"train.{name}", value, "at least 0")
+        for name in ("spike_deviations", "hang_timeout"):
+            value = getattr(self, name)
+            _check(value >= 0 and math.isfinite(value), f"train.{name}", value, "at least 0")
+        if self.stop_after is not None:
+            seconds(self.stop_after)
         for name in ("peak_lr", "embedding_lr_scale", "clip_norm"):
             value = getattr(self, name)
             _check(value > 0 and math.isfinite(value), f"train.{name}", value, "a number above 0")
@@ -289,6 +307,15 @@ def deepspeed_settings(config: RunConfig, world_size: int) -> dict[str, Any]:
                 "remove it from the JSON, the recipe fills it in"
             )
     return settings
+
+
+def seconds(duration: str) -> int:
+    """The seconds of a duration such as 19h30m, 45m or 1h0m30s; ValueError if it is none."""
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", duration)
+    hours, minutes, rest = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + rest
+    _check(total > 0, "train.stop_after", repr(duration), "a duration such as 19h30m, 45m or 90s")
+    return total
 
 
 def _check(holds: bool, name: str, value: object, expected: str) -> None:
