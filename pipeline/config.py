@@ -59,7 +59,9 @@ class TrainConfig:
     """How it is trained."""
 
     max_steps: int = 1_000_000
-    """Updates of the weights in the whole run."""
+    """Updates of the weights in the whole run, the most where max_epochs asks for fewer."""
+    max_epochs: int = 0
+    """Passes over the training samples, counted in updates rounded up; 0: max_steps decides."""
     batch_size: int = 256
     """Samples an update, over all processes and micro-batches."""
     accumulation: int = 1
@@ -100,6 +102,8 @@ class TrainConfig:
     """Also generate summaries and keep the best checkpoint by Mean ROUGE instead of by loss."""
     max_new_tokens: int = 512
     """Longest summary generated in validation, in tokens."""
+    early_stopping: int = 0
+    """Validations without a better one after which the run ends; 0: never."""
     stop_after: str | None = None
     """Time from the process's start after which it saves and ends, to be gone on with: 19h30m."""
     max_skipped_updates: int = 10
@@ -120,7 +124,10 @@ class TrainConfig:
         ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 1, f"train.{name}", value, "at least 1")
-        for name in ("warmup_steps", "weight_decay", "validation_samples", "seed"):
+        for name in (
+            "warmup_steps", "weight_decay", "validation_samples", "seed", "max_epochs",
+            "early_stopping",
+        ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 0, f"train.{name}", value, "at least 0")
         for name in ("spike_deviations", "hang_timeout"):
@@ -147,6 +154,13 @@ class RunConfig:
     model: dict[str, Any]
     data: DataConfig
     train: TrainConfig
+
+    def __post_init__(self) -> None:
+        if self.train.early_stopping and not self.data.validation:
+            raise ValueError(
+                f"train.early_stopping is {self.train.early_stopping} but there is nothing to "
+                "validate on; give --data.validation DIR, or --train.early_stopping 0"
+            )
 
     def architecture(self, vocab_size: int) -> LocostConfig:
         """The model's configuration with the vocabulary of the dataset's tokenizer."""
