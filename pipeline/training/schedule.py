@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step."""
+"""The learning rate as a pure function of the step, and how many steps there are."""
 
 import math
 
@@ -17,3 +17,10 @@ def learning_rate(step: int, train: TrainConfig) -> float:
         return train.peak_lr
     hold = train.warmup_steps + 1
     return train.peak_lr * math.sqrt(hold / max(step + 1, hold))
+
+
+def steps_of(train: TrainConfig, samples: int) -> int:
+    """Updates of a whole run on a dataset of so many samples: max_steps, or fewer by max_epochs."""
+    if not train.max_epochs:
+        return train.max_steps
+    return min(train.max_steps, math.ceil(train.max_epochs * samples / train.batch_size))

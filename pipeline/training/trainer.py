@@ -1,7 +1,7 @@
 """The training loop, from a configuration to a finished run folder."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
-from pipeline.training.schedule import learning_rate
+from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
 
 COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
@@ -172,6 +172,7 @@ def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngi
 
 def train(config: RunConfig, prepared: Prepared, world: World) -> int:
     """Train to `max_steps`; 0 when finished, 85 when stopped by a signal and to be continued."""
+    config = in_steps(config, len(prepared.train))
     run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
     if checkpoints.steps_done >= settings.max_steps and (run / FINISHED).exists():
         if world.is_main:
@@ -238,6 +239,11 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
         metrics.close()
         replace_json(run / FINISHED, {"steps": settings.max_steps, **progress})
     return 0
+
+
+def in_steps(config: RunConfig, samples: int) -> RunConfig:
+    """The same run with `max_steps` as `max_epochs` over so many samples has it."""
+    return replace(config, train=replace(config.train, max_steps=steps_of(config.train, samples)))
 
 
 def update(engine: deepspeed.DeepSpeedEngine, batch: StepBatch, world: World) -> float:
