@@ -27,7 +27,8 @@ class StepBatch:
     """One process's share of a global batch, and the whole batch's counts.
 
     `target_tokens` and `source_tokens` count real tokens of the whole batch; `source_fill` and
-    `target_fill` are the shares of real tokens among its padded positions.
+    `target_fill` are the shares of real tokens among its padded positions. `lengths` (N, 2) are
+    all samples' source and target lengths, `longest` (M, 2) all micro-batches' padded ones.
     """
 
     micro_batches: list[MicroBatch]
@@ -35,6 +36,8 @@ class StepBatch:
     source_tokens: int
     source_fill: float
     target_fill: float
+    lengths: np.ndarray
+    longest: np.ndarray
 
 
 def padded_cost(lengths: np.ndarray) -> int:
@@ -145,9 +148,8 @@ class Batches:
             (self.source_length, self.target_length),
         )
         parts = cut(lengths, self.data_size * self.accumulation)
-        padded = sum(
-            len(part) * rounded(lengths[part].max(axis=0), self.multiple) for part in parts
-        )
+        longest = np.array([rounded(lengths[part].max(axis=0), self.multiple) for part in parts])
+        padded = np.array([len(part) for part in parts]) @ longest
         # Parts come costliest first: processes that run side by side get neighbours.
         mine = parts[self.data_rank :: self.data_size]
         return StepBatch(
@@ -169,6 +171,8 @@ class Batches:
             source_tokens=int(lengths[:, 0].sum()),
             source_fill=float(lengths[:, 0].sum() / padded[0]),
             target_fill=float(lengths[:, 1].sum() / padded[1]),
+            lengths=lengths,
+            longest=longest,
         )
 
 
