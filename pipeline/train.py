@@ -7,16 +7,20 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import os
+import traceback
 import warnings
+
+import torch
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 
 from pipeline import distributed
 from pipeline.config import parse
+from pipeline.training.health import RunFailed
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0 finished, 2 a setting or file is wrong, 85 stopped and to be continued."""
+    """Exit status: 0 finished, 1 failed, 2 a setting or file is wrong, 85 to be continued."""
     is_main = distributed.place_from_environment(dict(os.environ))[0] == 0
     try:
         config, dry_run = parse(arguments)
@@ -32,7 +36,23 @@ def main(arguments: list[str]) -> int:
         if is_main:
             print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples")
         return 0
-    status = trainer.train(config, prepared, world)
+    try:
+        status = trainer.train(config, prepared, world)
+    except RunFailed as error:  # on all processes alike
+        if is_main:
+            print(f"error: {error}", file=sys.stderr)
+        return 1
+    except torch.OutOfMemoryError as error:
+        print(
+            f"error: rank {world.rank}: {str(error).splitlines()[0]} With the same "
+            "train.batch_size, raise --train.accumulation or the number of GPUs, set "
+            "--train.recompute_activations true, or cut the lengths (--data.source_length)",
+            file=sys.stderr,
+        )
+        return 1
+    except Exception:  # the interpreter's own end could wait for the other processes
+        traceback.print_exc()
+        return 1
     distributed.stop()
     return status
 

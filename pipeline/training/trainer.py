@@ -1,6 +1,8 @@
 """The training loop, from a configuration to a finished run folder."""
 
+import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 
 from pipeline.config import RunConfig, TrainConfig, deepspeed_settings
-from pipeline.data.batches import Batches, StepBatch
+from pipeline.data.batches import Batches, MicroBatch
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World
 from pipeline.evaluation.decode import model_folder
@@ -22,8 +24,16 @@ from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
+from pipeline.training.health import UNWANTED, Health, Verdict, sample_names
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
+from pipeline.training.startup import (
+    check_readable,
+    check_same_weights,
+    longest_shapes,
+    rehearse,
+)
+from pipeline.training.watchdog import Watchdog
 
 COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
 FINISHED = "FINISHED"  # marker in the run folder, written last
@@ -60,6 +70,7 @@ def prepare(config: RunConfig, world: World) -> Prepared:
     validation = Dataset(config.data.validation) if config.data.validation else None
     for dataset in filter(None, (train, validation)):
         dataset.check_files()
+    check_readable(filter(None, (train, validation)))
     tokenizer = train.manifest["tokenizer"]
     if validation and validation.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
         raise ValueError(
@@ -179,9 +190,23 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
             print(f"{run} is finished after {checkpoints.steps_done} steps; nothing to do")
         return 0
 
-    stop = StopRequest()
+    with Watchdog(settings.hang_timeout, run, world.rank) as watchdog:
+        return take_steps(config, prepared, world, watchdog)
+
+
+def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Watchdog) -> int:
+    """From the newest checkpoint on, as `train`, with a watchdog to be told of all that moves."""
+    run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
+    stop = StopRequest(run, world.rank, settings.stop_after)
+    check_same_weights(prepared.model, world)  # DeepSpeed would mend them without a word
     engine = initialise(config, prepared)
+    engine.module.encoder.register_forward_hook(lambda *_: watchdog.beat())
     start, progress = checkpoints.resume(engine)
+    health = Health(
+        settings, run, world,
+        lambda step: sample_names([prepared.train], prepared.order.samples(step)),
+        progress.pop("health", None),
+    )  # fmt: skip
     batches = Batches(
         prepared.train, prepared.order, world.rank, world.size, settings.accumulation,
         config.data.source_length, config.data.target_length,
@@ -192,7 +217,17 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
         replace_text(run / "config.yaml", config.to_yaml())
     metrics = Metrics(run, start, settings.max_steps, config) if world.is_main else None
 
+    if settings.startup_check:
+        watchdog.beat("the start-up check")
+        shapes = longest_shapes(batches, range(start, settings.max_steps), world)
+        rehearse(
+            engine, shapes, settings.accumulation, world,
+            lambda micro_batches: update(engine, micro_batches, 1, world, lambda _: UNWANTED),
+        )  # fmt: skip
+
     for step in range(start, settings.max_steps):
+        done = step + 1
+        watchdog.beat(f"the data of step {done}")
         began = time.perf_counter()
         lr = learning_rate(step, settings)
         for group in engine.optimizer.param_groups:
@@ -200,15 +235,20 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
         seed_dropout(settings.seed, step, world.rank)
         batch = batches.step(step)
         waited = time.perf_counter() - began
-        loss, stopping = world.sum(update(engine, batch, world), float(stop.requested))
-        done = step + 1
+        watchdog.beat(f"the update of step {done}")
+        verdict = update(
+            engine, batch.micro_batches, batch.target_tokens, world,
+            lambda share: health.judge(share, stop.reason is not None),
+        )  # fmt: skip
+        norm = engine.get_global_grad_norm()
+        judged = health.record(step, verdict, engine.was_step_applied(), norm)
         if metrics:
             seconds = time.perf_counter() - began
             metrics.step(done, {
-                "loss": loss / batch.target_tokens,
+                "loss": verdict.loss,
                 "lr": lr,
-                "gradient_norm": float(engine.get_global_grad_norm()),
-                "skipped_updates": engine.skipped_steps,
+                "gradient_norm": float(norm),
+                **judged,
                 "source_tokens": batch.source_tokens,
                 "target_tokens": batch.target_tokens,
                 "source_fill": batch.source_fill,
@@ -220,6 +260,7 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
 
         last = done == settings.max_steps
         improved = False
+        watchdog.beat(f"the validation of step {done}")
         if validation and (last or done % settings.validate_every == 0):
             scores, summaries = validation.run(engine.module)
             if metrics:
@@ -228,12 +269,15 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
             improved = "best" not in progress or quality > progress["best"]["quality"]
             if improved:
                 progress["best"] = {"step": done, "quality": quality}
-        if last or stopping or improved or done % settings.checkpoint_every == 0:
+        if last or verdict.stopping or improved or done % settings.checkpoint_every == 0:
             if metrics:
                 metrics.flush()
-            checkpoints.save(engine, done, progress)
-        if stopping and not last:
-            return CONTINUE_LATER
+            watchdog.beat(f"the checkpoint of step {done}")
+            checkpoints.save(engine, done, {**progress, "health": health.state()})
+        if verdict.stopping:
+            stop.honoured(done)
+            if not last:
+                return CONTINUE_LATER
 
     if metrics:
         metrics.close()
@@ -246,26 +290,37 @@ def in_steps(config: RunConfig, samples: int) -> RunConfig:
     return replace(config, train=replace(config.train, max_steps=steps_of(config.train, samples)))
 
 
-def update(engine: deepspeed.DeepSpeedEngine, batch: StepBatch, world: World) -> float:
-    """One update of the weights from this process's micro-batches; the sum of their token losses.
+def update(
+    engine: deepspeed.DeepSpeedEngine,
+    micro_batches: Sequence[MicroBatch],
+    target_tokens: int,
+    world: World,
+    judge: Callable[[float], Verdict],
+) -> Verdict:
+    """One update of the weights, or none where `judge` does not want it, from this process's part.
 
-    Each loss is the sum over target tokens divided by the whole batch's token count, so that the
-    gradient does not depend on how the batch is cut. DeepSpeed averages over processes and
-    micro-batches: the factor undoes that.
+    Each loss is the sum over target tokens divided by the whole batch's `target_tokens`, so that
+    the gradient does not depend on how the batch is cut. DeepSpeed averages over processes and
+    micro-batches: the factor undoes that. Before the last backward pass `judge` is given this
+    process's share of the loss; without its consent the gradient becomes NaN, which makes
+    DeepSpeed leave out the update.
     """
     total = 0.0
-    scale = world.size * len(batch.micro_batches) / batch.target_tokens
-    for micro_batch in batch.micro_batches:
+    scale = world.size * len(micro_batches) / target_tokens
+    for number, micro_batch in enumerate(micro_batches, start=1):
         output = engine(
             micro_batch.input_ids.to(world.device),
             micro_batch.attention_mask.to(world.device),
             micro_batch.labels.to(world.device),
             loss_reduction="sum",
         )
+        total += output.loss.item()
+        if number == len(micro_batches):
+            verdict = judge(total / target_tokens)
+            scale = scale if verdict.wanted else math.nan
         engine.backward(output.loss * scale)
         engine.step()
-        total += output.loss.item()
-    return total
+    return verdict
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

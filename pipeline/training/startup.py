@@ -1,0 +1,121 @@
+"""What would end a run after hours, found out before its first step."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import deepspeed
+import numpy as np
+import torch
+from deepspeed.utils import logger
+
+from pipeline.data.batches import Batches, MicroBatch, cut, rounded
+from pipeline.distributed import World
+from pipeline.model import Locost
+from pipeline.shards import Dataset
+from pipeline.training.health import RunFailed
+
+LOOKAHEAD = 512  # steps whose longest micro-batches are tried
+
+
+def check_readable(datasets: Iterable[Dataset]) -> None:
+    """Read the first and the last sample of each; ValueError names the damaged file."""
+    for dataset in datasets:
+        for index in {0, len(dataset) - 1} if len(dataset) else ():
+            dataset[index]
+
+
+def check_same_weights(model: Locost, world: World) -> None:
+    """Raise RunFailed unless every process holds the same bits in every parameter."""
+    sums = torch.stack(
+        [
+            parameter.detach().view(torch.int32).sum(dtype=torch.int64)
+            for parameter in model.parameters()
+        ]
+    )
+    every = world.gather(sums.tolist())
+    for (name, _), values in zip(model.named_parameters(), zip(*every, strict=True), strict=True):
+        if different := [rank for rank, value in enumerate(values) if value != values[0]]:
+            raise RunFailed(
+                f"weights differ between processes: {name} on ranks {different} is not that of "
+                "rank 0; use one machine image and one --model.init_from on all nodes"
+            )
+
+
+def step_shapes(batches: Batches, step: int) -> list[tuple[int, int, int]]:
+    """(samples, source length, target length), padded, of all micro-batches of global batch `step`.
+
+    Taken from the index: no sample is read.
+    """
+    places = [batches.dataset.locate(ref.sample) for ref in batches.order.samples(step)]
+    rows = [batches.dataset.index(shard)[row] for shard, row in places]
+    lengths = np.array([(row["source_length"], row["target_length"]) for row in rows], np.int64)
+    limits = (batches.source_length, batches.target_length)
+    lengths = np.minimum(lengths, [limit or lengths.max() for limit in limits])
+    parts = cut(lengths, batches.data_size * batches.accumulation)
+    return [
+        (len(part), *(rounded(int(n), batches.multiple) for n in lengths[part].max(axis=0)))
+        for part in parts
+    ]
+
+
+def longest_shapes(batches: Batches, steps: range, world: World) -> set[tuple[int, int, int]]:
+    """The `longest` shapes of the first LOOKAHEAD steps; a collective, the work is shared out."""
+    mine = [
+        shape
+        for step in steps[:LOOKAHEAD][world.rank :: world.size]
+        for shape in step_shapes(batches, step)
+    ]
+    return longest([shape for part in world.gather(sorted(longest(mine))) for shape in part])
+
+
+def longest(shapes: Sequence[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+    """Of (samples, source length, target length): most positions, and most target positions.
+
+    The encoder's activations grow with the former, the decoder's logits with the latter.
+    """
+    if not shapes:  # fewer steps than processes
+        return set()
+    return {
+        max(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2])),
+        max(shapes, key=lambda shape: shape[0] * shape[2]),
+    }
+
+
+def made_up(shape: tuple[int, int, int], vocab_size: int) -> MicroBatch:
+    """A full micro-batch of that shape, of any ids."""
+    samples, source, target = shape
+    ids = np.random.default_rng(0).integers(1, vocab_size, (samples, source + target))
+    both = torch.from_numpy(ids)
+    return MicroBatch(both[:, :source], torch.ones(samples, source).long(), both[:, source:])
+
+
+def rehearse(
+    engine: deepspeed.DeepSpeedEngine,
+    shapes: Iterable[tuple[int, int, int]],
+    accumulation: int,
+    world: World,
+    update: Callable[[Sequence[MicroBatch]], object],
+) -> None:
+    """Run `update`, which must end in a skipped one, on micro-batches of each shape; a collective.
+
+    Memory that is too small shows here. Weights, optimizer state and DeepSpeed's counters are
+    afterwards what they were; dropout's random numbers are set anew at every step.
+    """
+    counters = {
+        name: getattr(engine, name)
+        for name in ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+    }
+    # AdamW makes its two moments at the first update that is not skipped.
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+    lazy = not (engine.optimizer.state or engine.zero_cpu_offload())
+    moments = torch.empty(2 * parameters // world.size if lazy else 0, device=world.device)
+    level, logger.level = logger.level, logging.ERROR  # it would warn of what is wanted here
+    for shape in sorted(shapes):
+        micro_batch = made_up(shape, engine.module.config.vocab_size)
+        update([micro_batch] * accumulation)
+        if engine.was_step_applied():
+            raise RunFailed("DeepSpeed made an update with a gradient that is not finite")
+    logger.level = level
+    del moments
+    for name, value in counters.items():
+        setattr(engine, name, value)
