@@ -7,7 +7,7 @@ A recipe (YAML) fills these dataclasses, the command line overrides single field
 import json
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +32,14 @@ class DataConfig:
 
     train: str = ""
     """Dataset folder of shards and manifest.json to train on; always given, no recipe names one."""
+    mixture: dict[str, float] = field(default_factory=dict)
+    """More dataset folders to train on, each with the samples drawn from it for one of data.train:
+    `--data.mixture '{shards/books: 0.25}'` makes every fifth sample one of the books."""
     validation: str | None = None
     """Dataset folder to validate on; none: no validation."""
+    stage_dir: str | None = None
+    """Folder on each node's own disk, to which shards are copied before they are read; none: they
+    are read where they lie. Takes twice 16 shards (about 8 GB) a dataset, removed at the end."""
     source_length: int = 0
     """Longest source, in tokens with EOS; longer ones are cut, 0 keeps what the shards hold."""
     target_length: int = 0
@@ -45,6 +51,12 @@ class DataConfig:
                 "data.train is not set: give --data.train DIR, a folder of shards as made by "
                 f"`{PREPARE_DATA}`"
             )
+        for folder, weight in self.mixture.items():
+            if not (weight > 0 and math.isfinite(weight)):
+                raise ValueError(
+                    f"data.mixture gives {folder} the weight {weight}, expected a number above 0 "
+                    "(samples drawn from it for one of data.train); leave it out or set another"
+                )
         for name in ("source_length", "target_length"):
             _check(
                 getattr(self, name) == 0 or getattr(self, name) >= 2,
@@ -116,6 +128,12 @@ class TrainConfig:
     """Before the first step: weights alike, samples readable, memory enough for the longest."""
     hang_timeout: float = 600.0
     """Seconds without progress after which a process ends the job with its stack; 0: never."""
+    picture_every: int = 1_000
+    """Steps between two pictures of the SSM's time scales and kernels in TensorBoard; 0: none."""
+    peak_tflops: float = 0.0
+    """The device's bf16 peak in TFLOP/s, for the MFU; 0: that of its data sheet, where known."""
+    carbon_intensity: float = 58.0
+    """Grams of CO2 a kWh, for the emissions of the measured energy; the paper's France: 58."""
 
     def __post_init__(self) -> None:
         for name in (
