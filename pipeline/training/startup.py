@@ -109,13 +109,14 @@ def rehearse(
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
     lazy = not (engine.optimizer.state or engine.zero_cpu_offload())
     moments = torch.empty(2 * parameters // world.size if lazy else 0, device=world.device)
-    level, logger.level = logger.level, logging.ERROR  # it would warn of what is wanted here
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would warn of what is wanted here
     for shape in sorted(shapes):
         micro_batch = made_up(shape, engine.module.config.vocab_size)
         update([micro_batch] * accumulation)
         if engine.was_step_applied():
             raise RunFailed("DeepSpeed made an update with a gradient that is not finite")
-    logger.level = level
+    logger.setLevel(level)
     del moments
     for name, value in counters.items():
         setattr(engine, name, value)
