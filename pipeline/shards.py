@@ -9,12 +9,14 @@ and renamed; the manifest comes last, so a folder with a manifest is complete.
 
 import hashlib
 import json
-import mmap
-from collections.abc import Iterable
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
@@ -23,7 +25,7 @@ from pipeline.files import flush_to_disk, replace_json, temporary_name
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-OPEN_SHARDS = 16  # shards kept mapped at once by one process
+OPEN_SHARDS = 16  # shards kept open at once by one process
 INDEX = np.dtype(
     [("offset", "<u8"), ("size", "<u4"), ("source_length", "<u4"), ("target_length", "<u4")]
 )
@@ -42,6 +44,8 @@ FIELDS: dict[str, type] = {
     "counts": dict,
     "lengths": dict,
 }
+
+Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
@@ -179,15 +183,36 @@ def check_manifest(manifest: dict[str, Any], path: Path) -> None:
             raise ValueError(f"{path}: shard {position} needs exactly {', '.join(wanted)}")
 
 
+class ShardFile:
+    """A file open for reading at any offset, closed once nobody refers to it.
+
+    It is read rather than mapped: what is read does not count as this process's memory, and a file
+    cut short meanwhile is an error, not a fatal signal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset` on; ValueError where the file ends before."""
+        content = os.pread(self.descriptor, size, offset)
+        if len(content) != size:
+            raise ValueError(f"{len(content)} of {size} bytes there")
+        return content
+
+
 class Dataset:
     """A complete dataset folder, read at random; shards are opened when first asked for.
 
     Raises ValueError if the folder is missing or unfinished, its format is another, its tokenizer
     is not the one its ids were made with, or (when first read) a shard is missing or cut short.
+    Shards lying whole in the folder `copies` are read there.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.copies: Path | None = None
         manifest_path = self.path / MANIFEST
         if not self.path.is_dir():
             raise ValueError(
@@ -212,7 +237,7 @@ class Dataset:
         canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":"))
         self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
         self._ends = np.cumsum([shard.samples for shard in self.shards], dtype=np.int64)
-        # Evicted maps are unmapped once nobody holds a view of them.
+        # What is evicted is closed once nobody holds it.
         self._tar = lru_cache(OPEN_SHARDS)(self._open_tar)
         self._index = lru_cache(OPEN_SHARDS)(self._open_index)
 
@@ -234,39 +259,63 @@ class Dataset:
         shard = int(np.searchsorted(self._ends, i, side="right"))
         return shard, i - int(self._ends[shard]) + self.shards[shard].samples
 
+    def rows(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The shard (N,) and the INDEX row (N,) of each of N samples, as `locate` counts them."""
+        if len(samples) and not 0 <= samples.min() <= samples.max() < len(self):
+            raise IndexError(f"samples {samples.min()} to {samples.max()} of {len(self)}")
+        shards = np.searchsorted(self._ends, samples, side="right")
+        rows = np.empty(len(samples), INDEX)
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            start = self._ends[shard] - self.shards[shard].samples
+            rows[chosen] = self.index(shard)[samples[chosen] - start]
+        return shards, rows
+
     def index(self, shard: int) -> np.ndarray:
         """INDEX rows of one shard (offset and size in bytes, lengths in ids), memory-mapped."""
-        return self._index(shard)
+        return self._opened(self._index, shard, ".npy")
 
     def read(self, shard: int, offset: int, size: int) -> Sample:
         """The sample whose payload lies at `offset` (bytes) of a shard's tar, `size` bytes long."""
-        payload = self._tar(shard)[offset : offset + size]
+        tar = self._opened(self._tar, shard, ".tar")
         try:
-            return decode_sample(payload, self.id_dtype)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return decode_sample(tar.read(offset, size), self.id_dtype)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.path / self.shards[shard].name}.tar is damaged at byte {offset}: {error!r}"
             ) from None
 
+    def read_ahead(self, shard: int) -> None:
+        """Ask the system to read a shard from beginning to end, so that it lies in memory."""
+        for suffix in (".npy", ".tar"):
+            file = ShardFile(self.path / (self.shards[shard].name + suffix))
+            os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+
     def check_files(self) -> None:
         """Look at every shard's files; ValueError names the first that is missing or cut short."""
         for shard in range(len(self.shards)):
-            self._whole_tar(shard)
-            self._shard_file(shard, ".npy")
+            self._whole_tar(self.path, shard)
+            self._shard_file(self.path, shard, ".npy")
 
-    def _whole_tar(self, shard: int) -> Path:
-        path = self._shard_file(shard, ".tar")
+    def _opened(self, open_in: Callable[[Path, int], Opened], shard: int, suffix: str) -> Opened:
+        """The shard's copy, where there is one that is whole, else the original."""
+        if self.copies and (self.copies / (self.shards[shard].name + suffix)).exists():
+            with suppress(ValueError, OSError):  # removed or cut short: the original is there
+                return open_in(self.copies, shard)
+        return open_in(self.path, shard)
+
+    def _whole_tar(self, folder: Path, shard: int) -> Path:
+        path = self._shard_file(folder, shard, ".tar")
         size, expected = path.stat().st_size, self.shards[shard].bytes
         if size != expected:
             raise ValueError(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
         return path
 
-    def _open_tar(self, shard: int) -> mmap.mmap:
-        with self._whole_tar(shard).open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def _open_tar(self, folder: Path, shard: int) -> ShardFile:
+        return ShardFile(self._whole_tar(folder, shard))
 
-    def _open_index(self, shard: int) -> np.ndarray:
-        path = self._shard_file(shard, ".npy")
+    def _open_index(self, folder: Path, shard: int) -> np.ndarray:
+        path = self._shard_file(folder, shard, ".npy")
         try:
             rows = np.load(path, mmap_mode="r")
         except (ValueError, EOFError) as error:
@@ -276,10 +325,10 @@ class Dataset:
             raise ValueError(
                 f"{path} does not hold the {expected} rows its manifest speaks of; {REDO}"
             )
-        return rows
+        return rows.view(np.ndarray)
 
-    def _shard_file(self, shard: int, suffix: str) -> Path:
-        path = self.path / (self.shards[shard].name + suffix)
+    def _shard_file(self, folder: Path, shard: int, suffix: str) -> Path:
+        path = folder / (self.shards[shard].name + suffix)
         if not path.is_file():
             raise ValueError(f"{path} is missing, its manifest names it; {REDO}")
         return path

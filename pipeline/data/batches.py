@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.data.order import GlobalOrder
-from pipeline.shards import Dataset, Sample
+from pipeline.data.order import GlobalOrder, SampleRef
+from pipeline.shards import INDEX, Dataset, Sample
 
 IGNORED = -100  # label that the loss leaves out
 
@@ -20,6 +20,30 @@ class MicroBatch:
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     labels: torch.Tensor
+
+    def pinned(self) -> "MicroBatch":
+        """The same in page-locked memory, from which a GPU copies while it works."""
+        return MicroBatch(
+            self.input_ids.pin_memory(), self.attention_mask.pin_memory(), self.labels.pin_memory()
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A global batch cut for all processes, from the index alone.
+
+    `refs` name its N samples, `shards` (N,) and `rows` (N,) of INDEX say where they lie, `lengths`
+    (N, 2) are their source and target lengths after truncation. `parts` are the micro-batches of
+    all processes as places in the batch, costliest first; `shapes` (M, 3) their samples, source
+    and target length after padding.
+    """
+
+    refs: list[SampleRef]
+    shards: np.ndarray
+    rows: np.ndarray
+    lengths: np.ndarray
+    parts: list[list[int]]
+    shapes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -56,16 +80,15 @@ def cut(lengths: np.ndarray, parts: int) -> list[list[int]]:
         raise ValueError(f"{len(lengths)} samples cannot fill {parts} micro-batches")
     order = np.lexsort((lengths[:, 1], lengths[:, 0]))[::-1]
     lengths = lengths[order]
-    low, high = 1, padded_cost(lengths)
+    pairs = lengths.tolist()
+    low, high = int(lengths.sum(axis=1).max()), padded_cost(lengths)
     while low < high:  # the smallest limit under which the greedy cut needs no more than `parts`
         limit = (low + high) // 2
-        runs = _greedy(lengths, limit)
-        if runs is not None and len(runs) <= parts:
+        if len(_greedy(pairs, limit)) <= parts:
             high = limit
         else:
             low = limit + 1
-    runs = _greedy(lengths, low)
-    assert runs is not None
+    runs = _greedy(pairs, low)
     costs = [padded_cost(lengths[start:stop]) for start, stop in runs]
     while len(runs) < parts:  # fewer sufficed: halve the costliest that can be halved
         splittable = [k for k, (start, stop) in enumerate(runs) if stop - start > 1]
@@ -81,18 +104,19 @@ def cut(lengths: np.ndarray, parts: int) -> list[list[int]]:
     return [order[slice(*runs[k])].tolist() for k in by_cost]
 
 
-def _greedy(lengths: np.ndarray, limit: int) -> list[tuple[int, int]] | None:
-    """Contiguous runs, each as long as `limit` allows; None where one sample exceeds it."""
-    runs, start, longest = [], 0, np.zeros(2, dtype=np.int64)
-    for stop, pair in enumerate(lengths):
-        grown = np.maximum(longest, pair)
-        if stop > start and (stop + 1 - start) * grown.sum() > limit:
+def _greedy(pairs: list[list[int]], limit: int) -> list[tuple[int, int]]:
+    """Contiguous runs of (source, target) lengths, falling in source, as long as `limit` allows.
+
+    The limit is at least the cost of each alone.
+    """
+    runs, start = [], 0
+    longest_source, longest_target = pairs[0]
+    for stop, (source, target) in enumerate(pairs):
+        longest_target = max(longest_target, target)
+        if (stop + 1 - start) * (longest_source + longest_target) > limit:
             runs.append((start, stop))
-            start, grown = stop, pair
-        if grown.sum() > limit:
-            return None
-        longest = grown
-    return [*runs, (start, len(lengths))]
+            start, longest_source, longest_target = stop, source, target
+    return [*runs, (start, len(pairs))]
 
 
 def truncate(ids: np.ndarray, limit: int) -> np.ndarray:
@@ -109,14 +133,14 @@ def collate(
     sources = [truncate(sample.source, source_length) for sample in samples]
     targets = [truncate(sample.target, target_length) for sample in samples]
     source, target = (rounded(max(map(len, rows)), multiple) for rows in (sources, targets))
-    input_ids = torch.zeros(len(samples), source, dtype=torch.int64)
-    labels = torch.full((len(samples), target), IGNORED, dtype=torch.int64)
-    attention_mask = torch.zeros_like(input_ids)
+    input_ids = np.zeros((len(samples), source), np.int64)
+    labels = np.full((len(samples), target), IGNORED, np.int64)
+    attention_mask = np.zeros_like(input_ids)
     for row, (ids, label_ids) in enumerate(zip(sources, targets, strict=True)):
-        input_ids[row, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
+        input_ids[row, : len(ids)] = ids
         attention_mask[row, : len(ids)] = 1
-        labels[row, : len(label_ids)] = torch.from_numpy(label_ids.astype(np.int64))
-    return MicroBatch(input_ids, attention_mask, labels)
+        labels[row, : len(label_ids)] = label_ids
+    return MicroBatch(*map(torch.from_numpy, (input_ids, attention_mask, labels)))
 
 
 def rounded(length: Any, multiple: int) -> Any:
@@ -126,9 +150,9 @@ def rounded(length: Any, multiple: int) -> Any:
 
 @dataclass(frozen=True)
 class Batches:
-    """Reads a dataset in the global order, as the micro-batches of process `data_rank`."""
+    """Reads datasets in the global order, as the micro-batches of process `data_rank`."""
 
-    dataset: Dataset
+    datasets: Sequence[Dataset]
     order: GlobalOrder
     data_rank: int
     data_size: int
@@ -138,42 +162,59 @@ class Batches:
     multiple: int = 1
     """Lengths are padded to a multiple of this."""
 
-    def step(self, step: int) -> StepBatch:
-        """This process's micro-batches of global batch `step`, one an accumulation step."""
+    def plan(self, step: int) -> Plan:
+        """Global batch `step`, cut; every process works out the same."""
         refs = self.order.samples(step)
-        places = [self.dataset.locate(ref.sample) for ref in refs]
-        rows = [self.dataset.index(shard)[row] for shard, row in places]
+        numbers, samples = np.array(refs, np.int64).T
+        shards, rows = np.empty(len(refs), np.int64), np.empty(len(refs), INDEX)
+        for number in np.unique(numbers).tolist():
+            chosen = numbers == number
+            shards[chosen], rows[chosen] = self.datasets[number].rows(samples[chosen])
         lengths = _limited(
-            np.array([(row["source_length"], row["target_length"]) for row in rows], np.int64),
+            np.stack([rows["source_length"], rows["target_length"]], axis=1).astype(np.int64),
             (self.source_length, self.target_length),
         )
         parts = cut(lengths, self.data_size * self.accumulation)
-        longest = np.array([rounded(lengths[part].max(axis=0), self.multiple) for part in parts])
-        padded = np.array([len(part) for part in parts]) @ longest
+        shapes = [(len(part), *rounded(lengths[part].max(axis=0), self.multiple)) for part in parts]
+        return Plan(refs, shards, rows, lengths, parts, np.array(shapes))
+
+    def step(self, step: int) -> StepBatch:
+        """This process's micro-batches of global batch `step`, one an accumulation step."""
+        plan = self.plan(step)
+        longest = plan.shapes[:, 1:]
+        real, padded = plan.lengths.sum(axis=0), plan.shapes[:, 0] @ longest
         # Parts come costliest first: processes that run side by side get neighbours.
-        mine = parts[self.data_rank :: self.data_size]
+        mine = plan.parts[self.data_rank :: self.data_size]
         return StepBatch(
             micro_batches=[
                 collate(
-                    [
-                        self.dataset.read(
-                            places[k][0], int(rows[k]["offset"]), int(rows[k]["size"])
-                        )
-                        for k in part
-                    ],
+                    [self._read(plan, k) for k in part],
                     self.source_length,
                     self.target_length,
                     self.multiple,
                 )
                 for part in mine
             ],
-            target_tokens=int(lengths[:, 1].sum()),
-            source_tokens=int(lengths[:, 0].sum()),
-            source_fill=float(lengths[:, 0].sum() / padded[0]),
-            target_fill=float(lengths[:, 1].sum() / padded[1]),
-            lengths=lengths,
+            target_tokens=int(real[1]),
+            source_tokens=int(real[0]),
+            source_fill=float(real[0] / padded[0]),
+            target_fill=float(real[1] / padded[1]),
+            lengths=plan.lengths,
             longest=longest,
         )
+
+    def _read(self, plan: Plan, place: int) -> Sample:
+        dataset = self.datasets[plan.refs[place].dataset]
+        shard = int(plan.shards[place])
+        offset, size, *lengths = plan.rows[place].tolist()
+        sample = dataset.read(shard, offset, size)
+        if lengths != [len(sample.source), len(sample.target)]:
+            raise ValueError(
+                f"{dataset.path / dataset.shards[shard].name}.tar is damaged at byte {offset}: "
+                f"{len(sample.source)} and {len(sample.target)} ids there, its index says "
+                f"{lengths[0]} and {lengths[1]}"
+            )
+        return sample
 
 
 def _limited(lengths: np.ndarray, limits: tuple[int, int]) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""The global sample order: a pure function of (dataset, seed, batch size).
+"""The global sample order: a pure function of (shard sizes, weights, seed, batch size).
 
 It does not know the number of processes, so a run may be resumed on another number; where it
 stands is one integer, the step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,61 +21,141 @@ class SampleRef(NamedTuple):
     sample: int
 
 
-@dataclass(frozen=True)
 class GlobalOrder:
-    """Endless epochs over one dataset, each a fresh permutation, cut into batches.
+    """Endless epochs over datasets, mixed by weight and cut into batches.
 
-    In an epoch the shards are permuted, taken in windows of `WINDOW_SHARDS`, and the samples are
-    permuted within each window. Every sample comes once an epoch; a batch may span two epochs.
+    `shard_sizes` holds the samples of each shard of each dataset. Every dataset passes through its
+    own epochs (see Epochs). Which one a place of the stream is taken from is no draw of lots: of
+    the first n places, dataset d has its share of n, to within one for each dataset before it.
+    Raises ValueError for a dataset without samples.
     """
 
-    shard_sizes: tuple[int, ...]
-    batch_size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        if sum(self.shard_sizes) == 0:
-            raise ValueError(
-                "the training dataset holds no samples; see the manifest's counts.excluded for why "
-                "and prepare it again"
-            )
-
-    def __len__(self) -> int:
-        """Samples in an epoch."""
-        return sum(self.shard_sizes)
+    def __init__(
+        self,
+        shard_sizes: Sequence[Sequence[int]],
+        batch_size: int,
+        seed: int,
+        weights: Sequence[float] = (1.0,),
+    ) -> None:
+        self.batch_size = batch_size
+        self.epochs = [
+            Epochs(sizes, seed, number)
+            for number, (sizes, _) in enumerate(zip(shard_sizes, weights, strict=True))
+        ]
+        exact = [Fraction(str(weight)) for weight in weights]
+        # A dataset's share of what the datasets before it leave.
+        self._shares = [weight / sum(exact[k:]) for k, weight in enumerate(exact)]
 
     def samples(self, step: int) -> list[SampleRef]:
         """The samples of global batch `step` (from 0), in order."""
         first = step * self.batch_size
-        return [self._sample(position) for position in range(first, first + self.batch_size)]
+        owners, before = [], self._taken(first)
+        taken = before
+        for place in range(first + 1, first + self.batch_size + 1):
+            after = self._taken(place)
+            owners.append(next(d for d, count in enumerate(after) if count > taken[d]))
+            taken = after
+        drawn = [
+            iter(epochs.take(start, stop - start).tolist())
+            for epochs, start, stop in zip(self.epochs, before, taken, strict=True)
+        ]
+        return [SampleRef(dataset, next(drawn[dataset])) for dataset in owners]
 
-    def _sample(self, position: int) -> SampleRef:
+    def shards_ahead(self, step: int) -> list[tuple[int, int]]:
+        """(dataset, shard) of the windows that batch `step` lies in, then of those that follow."""
+        start = self._taken(step * self.batch_size)
+        stop = self._taken((step + 1) * self.batch_size)
+        found = [
+            epochs.windows(start[d], stop[d] - start[d]) for d, epochs in enumerate(self.epochs)
+        ]
+        now = [(d, shard) for d, windows in enumerate(found) for w in windows[:-1] for shard in w]
+        later = [(d, shard) for d, windows in enumerate(found) for shard in windows[-1]]
+        return list(dict.fromkeys(now + later))
+
+    def _taken(self, places: int) -> list[int]:
+        """How many of the first `places` places each dataset fills."""
+        counts = []
+        for share in self._shares:
+            count = (2 * places * share.numerator + share.denominator) // (2 * share.denominator)
+            counts.append(count)
+            places -= count
+        return counts
+
+
+class Epochs:
+    """Endless epochs over one dataset, each a fresh permutation.
+
+    In an epoch the shards are permuted, taken in windows of `WINDOW_SHARDS`, and the samples are
+    permuted within each window. Every sample comes once an epoch.
+    """
+
+    def __init__(self, shard_sizes: Sequence[int], seed: int, number: int) -> None:
+        self.sizes = np.array(shard_sizes, np.int64)
+        self.ends = np.cumsum(self.sizes)
+        self.seed, self.number = seed, number
+        if not self.sizes.sum():
+            raise ValueError(
+                f"training dataset {number} (from 0) holds no samples; see counts.excluded in its "
+                "manifest for why and prepare it again"
+            )
+        self._windows = lru_cache(2)(self._cut_windows)
+        self._permuted = lru_cache(2)(self._permute)
+
+    def __len__(self) -> int:
+        """Samples in an epoch."""
+        return int(self.ends[-1])
+
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Sample indices at `count` places of the endless stream, from place `start` on."""
+        pieces = [np.empty(0, np.int64)]
+        while count:
+            epoch, window, place, size = self._locate(start)
+            piece = self._permuted(epoch, window)[place : min(place + count, size)]
+            pieces.append(piece)
+            start, count = start + len(piece), count - len(piece)
+        return np.concatenate(pieces)
+
+    def windows(self, start: int, count: int) -> list[list[int]]:
+        """The shards of each window that the places lie in, and of the one that follows."""
+        found, last = [], start + max(count, 1)
+        while True:
+            epoch, window, place, size = self._locate(start)
+            found.append(self._windows(epoch)[1][window])
+            if start >= last:
+                return found
+            start += size - place
+
+    def _locate(self, position: int) -> tuple[int, int, int, int]:
+        """Epoch, window, place in it, and samples in it, of a position in the endless stream."""
         epoch, place = divmod(position, len(self))
-        bounds, windows = _windows(self.shard_sizes, self.seed, epoch)
+        bounds, windows = self._windows(epoch)
         window = int(np.searchsorted(bounds, place, side="right")) - 1
-        permuted = _permuted(self.shard_sizes, windows[window], self.seed, epoch, window)
-        return SampleRef(0, int(permuted[place - bounds[window]]))
+        return epoch, window, place - int(bounds[window]), int(self.sizes[windows[window]].sum())
 
+    def _cut_windows(self, epoch: int) -> tuple[np.ndarray, list[list[int]]]:
+        """Where each window of an epoch begins in it, and the shards of each window."""
+        shards = self._random(epoch).permutation(len(self.sizes))
+        windows = [
+            shards[start : start + WINDOW_SHARDS].tolist()
+            for start in range(0, len(shards), WINDOW_SHARDS)
+        ]
+        sizes = [int(self.sizes[window].sum()) for window in windows]
+        return np.cumsum([0, *sizes[:-1]]), windows
 
-@lru_cache(maxsize=4)
-def _windows(
-    shard_sizes: tuple[int, ...], seed: int, epoch: int
-) -> tuple[np.ndarray, list[tuple[int, ...]]]:
-    """Where each window of an epoch begins in it, and the shards of each window."""
-    shards = np.random.default_rng((seed, epoch)).permutation(len(shard_sizes))
-    windows = [
-        tuple(shards[start : start + WINDOW_SHARDS].tolist())
-        for start in range(0, len(shards), WINDOW_SHARDS)
-    ]
-    sizes = [sum(shard_sizes[shard] for shard in window) for window in windows]
-    return np.cumsum([0, *sizes[:-1]]), windows
+    def _permute(self, epoch: int, window: int) -> np.ndarray:
+        """The dataset-wide sample indices of a window, permuted; 4 bytes each where they fit."""
+        dtype = np.uint32 if len(self) <= 2**32 else np.int64
+        indices = np.concatenate(
+            [
+                np.arange(self.ends[shard] - self.sizes[shard], self.ends[shard], dtype=dtype)
+                for shard in self._windows(epoch)[1][window]
+            ]
+        )
+        self._random(epoch, window).shuffle(indices)
+        return indices
 
-
-@lru_cache(maxsize=4)
-def _permuted(
-    shard_sizes: tuple[int, ...], window: Sequence[int], seed: int, epoch: int, number: int
-) -> np.ndarray:
-    """The dataset-wide sample indices of a window, permuted."""
-    starts = np.concatenate([[0], np.cumsum(shard_sizes)])
-    indices = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in window])
-    return np.random.default_rng((seed, epoch, number)).permutation(indices)
+    def _random(self, *place: int) -> np.random.Generator:
+        spawn_key = (self.number,) if self.number else ()
+        return np.random.default_rng(
+            np.random.SeedSequence((self.seed, *place), spawn_key=spawn_key)
+        )

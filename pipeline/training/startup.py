@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from deepspeed.utils import logger
 
-from pipeline.data.batches import Batches, MicroBatch, cut, rounded
+from pipeline.data.batches import Batches, MicroBatch
 from pipeline.distributed import World
 from pipeline.model import Locost
 from pipeline.shards import Dataset
@@ -46,16 +46,7 @@ def step_shapes(batches: Batches, step: int) -> list[tuple[int, int, int]]:
 
     Taken from the index: no sample is read.
     """
-    places = [batches.dataset.locate(ref.sample) for ref in batches.order.samples(step)]
-    rows = [batches.dataset.index(shard)[row] for shard, row in places]
-    lengths = np.array([(row["source_length"], row["target_length"]) for row in rows], np.int64)
-    limits = (batches.source_length, batches.target_length)
-    lengths = np.minimum(lengths, [limit or lengths.max() for limit in limits])
-    parts = cut(lengths, batches.data_size * batches.accumulation)
-    return [
-        (len(part), *(rounded(int(n), batches.multiple) for n in lengths[part].max(axis=0)))
-        for part in parts
-    ]
+    return [(count, *lengths) for count, *lengths in batches.plan(step).shapes.tolist()]
 
 
 def longest_shapes(batches: Batches, steps: range, world: World) -> set[tuple[int, int, int]]:

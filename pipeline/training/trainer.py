@@ -14,6 +14,7 @@ import torch
 
 from pipeline.config import RunConfig, TrainConfig, deepspeed_settings
 from pipeline.data.batches import Batches, MicroBatch
+from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World
 from pipeline.evaluation.decode import model_folder
@@ -47,7 +48,7 @@ class Prepared:
     """What a run needs, checked before anything is written."""
 
     settings: dict[str, Any]
-    train: Dataset
+    train: Mixture
     validation: Dataset | None
     order: GlobalOrder
     model: Locost
@@ -66,21 +67,20 @@ def prepare(config: RunConfig, world: World) -> Prepared:
             "train.validation_rouge generates summaries of different lengths on each process, "
             "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
         )
-    train = Dataset(config.data.train)
+    train = Mixture(config.data)
     validation = Dataset(config.data.validation) if config.data.validation else None
-    for dataset in filter(None, (train, validation)):
+    datasets = [*train.datasets, *([validation] if validation else [])]
+    for dataset in datasets:
         dataset.check_files()
-    check_readable(filter(None, (train, validation)))
-    tokenizer = train.manifest["tokenizer"]
+    check_readable(datasets)
+    tokenizer = train.tokenizer
     if validation and validation.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
         raise ValueError(
             f"data.validation {config.data.validation} was tokenised with "
             f"{validation.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
             "prepare both with one tokenizer"
         )
-    order = GlobalOrder(
-        tuple(shard.samples for shard in train.shards), config.train.batch_size, config.train.seed
-    )
+    order = train.order(config.train.batch_size, config.train.seed)
     torch.manual_seed(config.train.seed)  # the same initial weights on every process
     architecture = config.architecture(tokenizer["vocab_size"])
     model = (
@@ -204,11 +204,11 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
     start, progress = checkpoints.resume(engine)
     health = Health(
         settings, run, world,
-        lambda step: sample_names([prepared.train], prepared.order.samples(step)),
+        lambda step: sample_names(prepared.train.datasets, prepared.order.samples(step)),
         progress.pop("health", None),
     )  # fmt: skip
     batches = Batches(
-        prepared.train, prepared.order, world.rank, world.size, settings.accumulation,
+        prepared.train.datasets, prepared.order, world.rank, world.size, settings.accumulation,
         config.data.source_length, config.data.target_length,
         COMPILED_LENGTHS if settings.compile else 1,
     )  # fmt: skip

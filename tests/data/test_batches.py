@@ -75,13 +75,13 @@ def test_collate_pads_to_the_longest():
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (2, 1), (2, 2), (4, 3)])
 def test_ranks_share_the_global_batch_exactly(dataset_folder, ranks, accumulation):
     dataset = Dataset(dataset_folder)
-    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 12, seed=4)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 12, seed=4)
     for step in range(4):
         wanted = sorted(
             tuple(truncate(dataset[ref.sample].target, 9).tolist()) for ref in order.samples(step)
         )
         shares = [
-            Batches(dataset, order, rank, ranks, accumulation, 20, 9).step(step)
+            Batches([dataset], order, rank, ranks, accumulation, 20, 9).step(step)
             for rank in range(ranks)
         ]
         found = sorted(

@@ -35,7 +35,7 @@ def plain_losses(dataset: Dataset, precision: str) -> Iterator[float]:
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), BATCH, 0)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], BATCH, 0)
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = PEAK * ((WARMUP + 1) / max(step + 1, WARMUP + 1)) ** 0.5

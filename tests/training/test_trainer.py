@@ -74,7 +74,7 @@ def test_losses_equal_a_plain_loop_in_one_process(trainer, dataset_folder, tmp_p
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
     for step, line in enumerate(line for line in metrics(tmp_path / "run") if "loss" in line):
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * (5 / max(step + 1, 5)) ** 0.5

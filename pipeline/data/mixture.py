@@ -1,0 +1,73 @@
+"""The datasets a run trains on, as one."""
+
+import os
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import DataConfig
+from pipeline.data.order import GlobalOrder
+from pipeline.shards import Dataset
+
+
+class Mixture:
+    """`data.train` and the folders of `data.mixture`, of one tokenizer, with their weights.
+
+    Raises ValueError, as Dataset does, and where two tokenizers differ, one dataset is there twice
+    or `data.stage_dir` cannot be written to.
+    """
+
+    def __init__(self, data: DataConfig) -> None:
+        folders = {data.train: 1.0, **data.mixture}
+        if data.train in data.mixture:
+            raise ValueError(f"data.mixture names data.train, {data.train}, again; leave it out")
+        self.datasets = [Dataset(folder) for folder in folders]
+        self.weights = list(folders.values())
+        first = self.datasets[0]
+        self.tokenizer: dict[str, Any] = first.manifest["tokenizer"]
+        self.tokenizer_path = first.tokenizer_path
+        for number, dataset in enumerate(self.datasets[1:], start=1):
+            found = dataset.manifest["tokenizer"]["sha256"]
+            if found != self.tokenizer["sha256"]:
+                raise ValueError(
+                    f"data.mixture {dataset.path} was tokenised with {found}, data.train "
+                    f"{first.path} with {self.tokenizer['sha256']}; prepare both with one tokenizer"
+                )
+            for other in self.datasets[:number]:
+                if other.fingerprint == dataset.fingerprint:
+                    raise ValueError(
+                        f"data.mixture {dataset.path} is the dataset of {other.path} again; leave "
+                        "it out and give the other a higher weight"
+                    )
+        if data.stage_dir:
+            self._stage(Path(data.stage_dir))
+
+    @property
+    def fingerprint(self) -> str:
+        """What decides the samples: the only dataset's fingerprint, or all with their weights."""
+        if len(self.datasets) == 1:
+            return self.datasets[0].fingerprint
+        return " + ".join(
+            f"{weight} x {dataset.fingerprint}"
+            for weight, dataset in zip(self.weights, self.datasets, strict=True)
+        )
+
+    def __len__(self) -> int:
+        """Samples of an epoch: those drawn while data.train is passed through once."""
+        return ceil(len(self.datasets[0]) * sum(Fraction(str(weight)) for weight in self.weights))
+
+    def order(self, batch_size: int, seed: int) -> GlobalOrder:
+        """The global order over all of them."""
+        sizes = [[shard.samples for shard in dataset.shards] for dataset in self.datasets]
+        return GlobalOrder(sizes, batch_size, seed, self.weights)
+
+    def _stage(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"data.stage_dir {folder} cannot be made: {error.strerror}") from None
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"data.stage_dir {folder} cannot be written to; give another folder")
+        for dataset in self.datasets:
+            dataset.copies = folder / f"locost-{dataset.fingerprint[:16]}"
