@@ -35,6 +35,10 @@ class Metrics:
             self.events.add_text("config", f"```\n{config.to_yaml()}```", 0)
         self.progress = Progress("Training", max_steps, "steps", initial=step)
 
+    def describe(self, name: str, text: str) -> None:
+        """A text beside the curves."""
+        self.events.add_text(name, text, 0)
+
     def step(self, step: int, values: dict[str, float]) -> None:
         """Record one update."""
         self._write(step, values)

@@ -10,7 +10,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from pipeline.benchmarking.flops import decoder_flops, encoder_flops
+from pipeline.benchmarking.flops import decoder_flops, encoder_flops, peak_flops
+from pipeline.config import TrainConfig
+from pipeline.data.batches import StepBatch
+from pipeline.distributed import World
 from pipeline.model import LocostConfig
 
 JOULES_PER_KWH = 3.6e6
@@ -133,3 +136,51 @@ def carbon(joules: float, grams_per_kwh: float) -> dict[str, float]:
     """Energy in kWh and its emissions in kg of CO2."""
     kwh = joules / JOULES_PER_KWH
     return {"energy_kwh": kwh, "carbon_kg": kwh * grams_per_kwh / 1e3}
+
+
+class Costs:
+    """What every step of a run costs, for the metrics; every process asks after every step."""
+
+    def __init__(
+        self, settings: TrainConfig, architecture: LocostConfig, world: World, joules: float
+    ) -> None:
+        self._settings, self._architecture, self._world = settings, architecture, world
+        self.clock = StepClock(world.device)
+        self.joules = joules
+        """Of all devices since the run's beginning, if they can be read."""
+        self._energy = EnergyMeter(world.device)
+        self._measured = world.any(self._energy.measures)
+        self._peak = settings.peak_tflops * 1e12 or _peak_flops(world.device)
+
+    def describe(self) -> str:
+        """How the figures are to be read."""
+        peak = f"{self._peak / 1e12:.0f} TFLOP/s" if self._peak else "an unknown peak (peak_tflops)"
+        energy = "by NVML" if self._measured else "not measured: no device with a meter"
+        return (
+            "tflops_per_process: operations of forward and backward (3 x forward, real tokens "
+            f"only) over the step's time; mfu: against {peak}. energy: {energy}"
+        )
+
+    def of(self, batch: StepBatch) -> dict[str, float]:
+        """The figures of the step that the clock has timed, whole batch unless said otherwise."""
+        parts = self.clock.seconds()
+        seconds = sum(parts.values())
+        flops = batch_flops(self._architecture, batch.lengths, batch.longest)
+        rate = flops / seconds / self._world.size
+        if self._measured:
+            self.joules += self._world.sum(self._energy.joules())[0]
+        return {
+            "seconds": seconds,
+            **{f"{part}_seconds": value for part, value in parts.items()},
+            "samples_per_second": len(batch.lengths) / seconds,
+            "source_tokens_per_second": batch.source_tokens / seconds,
+            "target_tokens_per_second": batch.target_tokens / seconds,
+            "tflops_per_process": rate / 1e12,
+            **({"mfu": rate / self._peak} if self._peak else {}),
+            "peak_memory_gib": peak_memory(self._world.device),
+            **(carbon(self.joules, self._settings.carbon_intensity) if self._measured else {}),
+        }
+
+
+def _peak_flops(device: torch.device) -> float | None:
+    return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None

@@ -1,7 +1,7 @@
 """The training loop, from a configuration to a finished run folder."""
 
+import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,8 @@ from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.health import UNWANTED, Health, Verdict, sample_names
+from pipeline.training.meters import Costs
+from pipeline.training.portraits import Portraits
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
 from pipeline.training.startup import (
@@ -182,13 +184,19 @@ def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngi
 
 
 def train(config: RunConfig, prepared: Prepared, world: World) -> int:
-    """Train to `max_steps`; 0 when finished, 85 when stopped by a signal and to be continued."""
+    """Train to `max_steps`, or to where validation gets no better (`early_stopping`).
+
+    0 when finished, 85 when stopped by a signal and to be continued.
+    """
     config = in_steps(config, len(prepared.train))
-    run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
-    if checkpoints.steps_done >= settings.max_steps and (run / FINISHED).exists():
-        if world.is_main:
-            print(f"{run} is finished after {checkpoints.steps_done} steps; nothing to do")
-        return 0
+    run, settings, done = Path(config.output), config.train, prepared.checkpoints.steps_done
+    marker = run / FINISHED
+    if marker.exists():
+        ended = done >= settings.max_steps or gave_up(settings, json.loads(marker.read_text()))
+        if ended:
+            if world.is_main:
+                print(f"{run} is finished after {done} steps; nothing to do")
+            return 0
 
     with Watchdog(settings.hang_timeout, run, world.rank) as watchdog:
         return take_steps(config, prepared, world, watchdog)
@@ -216,34 +224,43 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
     if world.is_main:
         replace_text(run / "config.yaml", config.to_yaml())
     metrics = Metrics(run, start, settings.max_steps, config) if world.is_main else None
+    costs = Costs(settings, prepared.model.config, world, progress.pop("joules", 0.0))
+    portraits = Portraits(
+        metrics.events if metrics else None, engine.zero_optimization_stage() == 3
+    )
+    if metrics:
+        metrics.describe("figures", costs.describe())
 
     if settings.startup_check:
         watchdog.beat("the start-up check")
         shapes = longest_shapes(batches, range(start, settings.max_steps), world)
         rehearse(
             engine, shapes, settings.accumulation, world,
-            lambda micro_batches: update(engine, micro_batches, 1, world, lambda _: UNWANTED),
+            lambda micro_batches: update(
+                engine, micro_batches, 1, world, lambda _: UNWANTED, lambda _: None
+            ),
         )  # fmt: skip
 
+    done = start
     for step in range(start, settings.max_steps):
         done = step + 1
         watchdog.beat(f"the data of step {done}")
-        began = time.perf_counter()
+        costs.clock.start()
         lr = learning_rate(step, settings)
         for group in engine.optimizer.param_groups:
             group["lr"] = group["lr_scale"] * lr
         seed_dropout(settings.seed, step, world.rank)
         batch = batches.step(step)
-        waited = time.perf_counter() - began
+        costs.clock.lap("data")
         watchdog.beat(f"the update of step {done}")
         verdict = update(
             engine, batch.micro_batches, batch.target_tokens, world,
-            lambda share: health.judge(share, stop.reason is not None),
+            lambda share: health.judge(share, stop.reason is not None), costs.clock.lap,
         )  # fmt: skip
         norm = engine.get_global_grad_norm()
         judged = health.record(step, verdict, engine.was_step_applied(), norm)
+        spent = costs.of(batch)
         if metrics:
-            seconds = time.perf_counter() - began
             metrics.step(done, {
                 "loss": verdict.loss,
                 "lr": lr,
@@ -253,10 +270,10 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
                 "target_tokens": batch.target_tokens,
                 "source_fill": batch.source_fill,
                 "target_fill": batch.target_fill,
-                "seconds": seconds,
-                "data_seconds": waited,
-                "samples_per_second": settings.batch_size / seconds,
+                **spent,
             })  # fmt: skip
+        if settings.picture_every and done % settings.picture_every == 0:
+            portraits.draw(engine.module, done)
 
         last = done == settings.max_steps
         improved = False
@@ -267,21 +284,27 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
                 metrics.validation(done, scores, summaries)
             quality = scores.get("mean_rouge", -scores["loss"])
             improved = "best" not in progress or quality > progress["best"]["quality"]
+            progress["validations_since_best"] = 0 if improved else since_best(progress) + 1
             if improved:
                 progress["best"] = {"step": done, "quality": quality}
+            last = last or gave_up(settings, progress)
         if last or verdict.stopping or improved or done % settings.checkpoint_every == 0:
             if metrics:
                 metrics.flush()
             watchdog.beat(f"the checkpoint of step {done}")
-            checkpoints.save(engine, done, {**progress, "health": health.state()})
+            checkpoints.save(
+                engine, done, {**progress, "health": health.state(), "joules": costs.joules}
+            )
         if verdict.stopping:
             stop.honoured(done)
             if not last:
                 return CONTINUE_LATER
+        if last:
+            break
 
     if metrics:
         metrics.close()
-        replace_json(run / FINISHED, {"steps": settings.max_steps, **progress})
+        replace_json(run / FINISHED, {"steps": done, **progress})
     return 0
 
 
@@ -296,6 +319,7 @@ def update(
     target_tokens: int,
     world: World,
     judge: Callable[[float], Verdict],
+    lap: Callable[[str], None],
 ) -> Verdict:
     """One update of the weights, or none where `judge` does not want it, from this process's part.
 
@@ -303,7 +327,7 @@ def update(
     the gradient does not depend on how the batch is cut. DeepSpeed averages over processes and
     micro-batches: the factor undoes that. Before the last backward pass `judge` is given this
     process's share of the loss; without its consent the gradient becomes NaN, which makes
-    DeepSpeed leave out the update.
+    DeepSpeed leave out the update. `lap` is told of every part that is done, for its time.
     """
     total = 0.0
     scale = world.size * len(micro_batches) / target_tokens
@@ -318,9 +342,22 @@ def update(
         if number == len(micro_batches):
             verdict = judge(total / target_tokens)
             scale = scale if verdict.wanted else math.nan
+        lap("forward")
         engine.backward(output.loss * scale)
+        lap("backward")
         engine.step()
+        lap("optimizer")
     return verdict
+
+
+def since_best(progress: dict[str, Any]) -> int:
+    """Validations since the best one."""
+    return progress.get("validations_since_best", 0)
+
+
+def gave_up(settings: TrainConfig, progress: dict[str, Any]) -> bool:
+    """Whether so many validations brought nothing better that the run ends early."""
+    return 0 < settings.early_stopping <= since_best(progress)
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
