@@ -57,8 +57,35 @@ def test_a_run_leaves_what_it_should(unbroken, trainer):
     ]
     assert "validation/mean_rouge" in events.Tags()["scalars"]
 
+    assert {f"time_scales_log10/layer{k:02d}" for k in range(2)} <= set(events.Tags()["histograms"])
+    assert "kernels" in events.Tags()["images"]
+    for line in steps:
+        parts = [line[f"{part}_seconds"] for part in ("data", "forward", "backward", "optimizer")]
+        assert line["seconds"] == pytest.approx(sum(parts))
+        assert line["tflops_per_process"] > 0
+        assert line["peak_memory_gib"] > 0.05
+
     status, text = trainer.run(unbroken, *DROPOUT)
     assert status == 0 and "finished" in text, text
+
+
+def test_a_run_ends_where_validation_gets_no_better(trainer, tmp_path):
+    """At a rate of next to nothing Mean ROUGE never changes, so the first validation stays best."""
+    still = (
+        *("--train.peak_lr", "1e-12", "--train.validation_rouge", "true"),
+        *("--train.validate_every", "2", "--train.max_steps", "12"),
+    )
+    status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "2", processes=1)
+    assert status == 0, text
+    assert max(line["step"] for line in metrics(tmp_path / "run")) == 6
+    assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "step-00000006"
+    finished = json.loads((tmp_path / "run" / "FINISHED").read_text())
+    assert (finished["steps"], finished["best"]["step"]) == (6, 2)
+    status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "2", processes=1)
+    assert status == 0 and "finished after 6 steps" in text
+    status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "4", processes=1)
+    assert status == 0, text
+    assert max(line["step"] for line in metrics(tmp_path / "run")) == 10
 
 
 def test_losses_equal_a_plain_loop_in_one_process(trainer, dataset_folder, tmp_path):

@@ -19,6 +19,7 @@ SETTINGS = [
     "--train.max_steps", "10", "--train.batch_size", "8", "--train.accumulation", "2",
     "--train.warmup_steps", "4", "--train.peak_lr", "0.01", "--train.checkpoint_every", "4",
     "--train.validate_every", "5", "--train.max_new_tokens", "8",
+    "--train.picture_every", "5",
 ]  # fmt: skip
 
 
