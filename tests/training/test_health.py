@@ -1,0 +1,260 @@
+"""Updates that must not be made, losses that jump, ranks that fail or hang."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from fault_matrix import (
+    CONFIGURATIONS,
+    IN_A_ROW,
+    NAN_GRADIENT,
+    NAN_SAMPLE,
+    NAN_WEIGHT,
+    SPIKE,
+    STEPS,
+)
+from fault_runs import end, processes_of, start_faulty
+from trainer_runs import SMALL, metrics
+
+from pipeline.config import TrainConfig, seconds
+from pipeline.data.batches import collate
+from pipeline.data.order import GlobalOrder
+from pipeline.distributed import World
+from pipeline.model import Locost, LocostConfig
+from pipeline.shards import Dataset
+from pipeline.training.health import FEWEST, WINDOW, Health, RunFailed, is_spike
+from pipeline.training.startup import check_same_weights, longest
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+
+
+@pytest.fixture
+def health(tmp_path):
+    settings = TrainConfig(max_skipped_updates=3, skip_spikes=True)
+    return Health(settings, tmp_path, ALONE, lambda step: [{"index": step}])
+
+
+def test_a_spike_is_so_many_deviations_above_the_mean():
+    losses = [1.0, 3.0] * (FEWEST // 2)  # mean 2, deviation 1
+    assert not is_spike(7.9, losses, 6)
+    assert is_spike(8.1, losses, 6)
+    assert not is_spike(-8.1, losses, 6)
+    assert not is_spike(8.1, losses, 0)
+    assert not is_spike(8.1, losses[1:], 6)
+    assert not is_spike(math.nan, losses, 6)
+
+
+def test_updates_are_wanted_unless_not_finite_or_a_spike(health):
+    for k in range(WINDOW):
+        verdict = health.judge(2.0 + (-1) ** k, stop=False)
+        assert verdict.wanted and not verdict.stopping
+        health.record(k, verdict, applied=True, norm=1.0)
+    assert not health.judge(math.nan, stop=False).wanted
+    assert not health.judge(math.inf, stop=False).wanted
+    assert health.judge(2.0, stop=True).stopping
+    spike = health.judge(9.0, stop=False)
+    assert spike.spike and not spike.wanted
+    health.settings = replace(health.settings, skip_spikes=False)
+    assert health.judge(9.0, stop=False).wanted
+    again = Health(health.settings, health.folder, ALONE, health.samples, health.state())
+    assert again.judge(9.0, stop=False) == health.judge(9.0, stop=False)
+    assert len(again.losses) == WINDOW
+
+
+def test_skipped_updates_in_a_row_end_the_run(health, tmp_path):
+    bad = health.judge(math.nan, stop=False)
+    good = health.judge(2.0, stop=False)
+    health.record(0, bad, applied=False, norm=math.inf)
+    health.record(1, bad, applied=False, norm=math.inf)
+    values = health.record(2, good, applied=True, norm=1.0)
+    assert values == {"skipped_updates": 2, "loss_spike": 0.0}
+    health.record(3, bad, applied=False, norm=math.inf)
+    health.record(4, good, applied=False, norm=math.inf)
+    with pytest.raises(RunFailed, match=r"step 6: 3 updates skipped in a row.*skipped-00000006"):
+        health.record(5, bad, applied=False, norm=math.inf)
+    told = json.loads((tmp_path / "health" / "skipped-00000006.json").read_text())
+    assert told["samples"] == [{"index": 5}] and told["loss"] == "nan"
+    reason = json.loads((tmp_path / "health" / "skipped-00000005.json").read_text())["reason"]
+    assert reason == "gradient is not finite"
+
+
+@pytest.mark.parametrize(
+    ("loss", "applied", "norm"),
+    [(2.0, True, -1.0), (2.0, True, None), (2.0, False, -1.0), (2.0, True, math.nan),
+     (math.nan, True, 1.0)],
+)  # fmt: skip
+def test_an_update_that_ought_not_to_be_ends_the_run(health, loss, applied, norm):
+    with pytest.raises(RunFailed, match="DeepSpeed"):
+        health.record(0, health.judge(loss, stop=False), applied, norm)
+
+
+def test_durations():
+    assert [seconds(text) for text in ("19h30m", "45m", "90s", "1h0m30s")] == [
+        70_200, 2_700, 90, 3_630,
+    ]  # fmt: skip
+    for text in ("", "90", "0s", "30m1h", "1.5h", "-1h"):
+        with pytest.raises(ValueError, match=r"train\.stop_after is .* set --train\.stop_after"):
+            seconds(text)
+
+
+def test_the_longest_micro_batches_by_positions_and_by_target_positions():
+    shapes = [(4, 100, 10), (2, 300, 5), (9, 20, 12), (1, 400, 50)]
+    assert longest(shapes) == {(2, 300, 5), (9, 20, 12)}
+    assert longest([]) == set()
+
+
+def test_weights_that_differ_are_named(tmp_path):
+    model = torch.nn.Linear(3, 2)
+
+    class Other(World):
+        def gather(self, value):
+            return [value, [value[0], value[1] + 1]]
+
+    check_same_weights(model, ALONE)
+    with pytest.raises(RunFailed, match=r"bias on ranks \[1\]"):
+        check_same_weights(model, Other(0, 2, 0, torch.device("cpu")))
+
+
+def plain_losses(dataset_folder, skipped: set[int]) -> list[float]:
+    """Torch alone in fp32, as trainer_runs has it, without the updates of the steps `skipped`."""
+    dataset = Dataset(dataset_folder)
+    torch.manual_seed(0)
+    model = Locost(
+        LocostConfig(
+            vocab_size=dataset.manifest["tokenizer"]["vocab_size"],
+            **{SMALL[k].split(".")[1]: int(SMALL[k + 1]) for k in range(0, len(SMALL), 2)},
+        )
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+    losses = []
+    for step in range(1, STEPS + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (5 / max(step, 5)) ** 0.5
+        batch = collate([dataset[ref.sample] for ref in order.samples(step - 1)], 0, 0)
+        optimizer.zero_grad()
+        loss = model(batch.input_ids, batch.attention_mask, batch.labels).loss
+        losses.append(loss.item())
+        if step not in skipped:
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", CONFIGURATIONS)
+class TestEveryStage:
+    def test_the_start_up_check_changes_nothing(self, fault_runs, zero):
+        checked, unchecked = (
+            fault_runs.path / f"{kind}-{zero}" for kind in ("checked", "unchecked")
+        )
+        assert metrics(checked) == metrics(unchecked)
+        ours, theirs = (
+            (run / "last" / "model" / "model.safetensors").read_bytes()
+            for run in (checked, unchecked)
+        )
+        assert ours == theirs
+
+    def test_nan_on_one_rank_skips_the_update_on_all(self, fault_runs, zero, dataset_folder):
+        bad = {NAN_SAMPLE, NAN_GRADIENT}
+        for told in fault_runs.ranks:
+            case = told[f"skipped-{zero}"]
+            assert case["status"] == 0
+            unchanged = {int(step) for step, changed in case["changed"].items() if not changed}
+            assert unchanged == bad and len(case["changed"]) == STEPS
+        run = fault_runs.path / f"skipped-{zero}"
+        lines = metrics(run)
+        assert [line["skipped_updates"] for line in lines] == [0, 0, 1, 1, 2, 2, 2, 2]
+        for line, reference in zip(lines, plain_losses(dataset_folder, bad), strict=True):
+            if line["step"] == NAN_SAMPLE:
+                assert not line["loss"] or math.isnan(line["loss"])
+            else:
+                assert line["loss"] == pytest.approx(reference, rel=1e-5)
+        files = sorted((run / "health").iterdir())
+        sample, gradient = (json.loads(file.read_text()) for file in files)
+        assert (sample["step"], sample["reason"]) == (NAN_SAMPLE, "loss is nan")
+        assert sample["loss_by_rank"][1] == "nan" and sample["loss_by_rank"][0] > 0
+        assert (gradient["step"], gradient["reason"]) == (NAN_GRADIENT, "gradient is not finite")
+        dataset = Dataset(dataset_folder)
+        order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+        assert sample["samples"] == [
+            {
+                "dataset": str(dataset_folder),
+                "index": ref.sample,
+                "id": dataset[ref.sample].metadata["id"],
+            }
+            for ref in order.samples(NAN_SAMPLE - 1)
+        ]
+
+    def test_a_nan_weight_ends_the_run(self, fault_runs, zero):
+        last = NAN_WEIGHT + IN_A_ROW - 1
+        for told in fault_runs.ranks:
+            failed = told[f"weight-{zero}"]["failed"]
+            assert f"step {last}: {IN_A_ROW} updates skipped in a row" in failed
+            assert f"skipped-{last:08d}.json" in failed
+        folder = fault_runs.path / f"weight-{zero}" / "health"
+        told = json.loads((folder / f"skipped-{last:08d}.json").read_text())
+        assert told["skipped_in_a_row"] == IN_A_ROW and len(told["samples"]) == 8
+
+
+@pytest.mark.slow
+def test_a_spike_is_logged_or_skipped_and_a_resumed_run_sees_it_too(fault_runs):
+    lines = {name: metrics(fault_runs.path / name) for name in ("spike", "spike-skipped")}
+    for told in lines.values():
+        assert [line["step"] for line in told if line["loss_spike"]] == [SPIKE]
+    assert lines["spike"][: SPIKE - 1] == lines["spike-skipped"][: SPIKE - 1]
+    assert [line["skipped_updates"] for line in lines["spike"]] == [0] * (SPIKE + 2)
+    assert [line["skipped_updates"] for line in lines["spike-skipped"]] == [0] * (SPIKE - 1) + [
+        1
+    ] * 3
+    for rank in fault_runs.ranks:
+        changed = rank["spike-skipped"]["changed"]
+        assert [int(step) for step in changed if not changed[step]] == [SPIKE]
+        assert rank["spike-resumed/stopped"]["status"] == 85
+    assert f"step {SPIKE}: the loss" in fault_runs.printed
+    assert metrics(fault_runs.path / "spike-resumed") == lines["spike"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_ends_the_job_with_its_message(trainer, tmp_path):
+    process = start_faulty(trainer, tmp_path / "run", "raise")
+    try:
+        text, _ = process.communicate(timeout=60)
+    finally:
+        end(process)
+    assert process.returncode not in (0, 85)
+    assert "KeyError: 'injected'" in text
+    assert not processes_of(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_the_job_with_its_stack(trainer, tmp_path):
+    run = tmp_path / "run"
+    process = start_faulty(trainer, run, "sleep", "--train.hang_timeout", "20")
+    try:
+        text, _ = process.communicate(timeout=100)
+    finally:
+        end(process)
+    assert process.returncode not in (0, 85)
+    said = [line for line in text.splitlines() if line.startswith("error: rank")]
+    assert "rank 1 has not moved for 20 s" in said[0] and "the data of step 3" in said[0]
+    stack = (run / "health" / "stack-rank1.txt").read_text()
+    assert "in fail" in stack and "faulty_train.py" in stack and "in fail" in text
+    assert not processes_of(run)
+
+
+@pytest.mark.slow
+def test_too_little_memory_ends_in_one_line_with_remedies(trainer, tmp_path):
+    process = start_faulty(trainer, tmp_path / "run", "memory", processes=1)
+    try:
+        text, _ = process.communicate(timeout=60)
+    finally:
+        end(process)
+    assert process.returncode == 1
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "Traceback" not in text
+    assert "rank 0: CUDA out of memory" in errors[0]
+    assert "--train.accumulation" in errors[0] and "--train.recompute_activations" in errors[0]
