@@ -41,20 +41,12 @@ def check_same_weights(model: Locost, world: World) -> None:
             )
 
 
-def step_shapes(batches: Batches, step: int) -> list[tuple[int, int, int]]:
-    """(samples, source length, target length), padded, of all micro-batches of global batch `step`.
-
-    Taken from the index: no sample is read.
-    """
-    return [(count, *lengths) for count, *lengths in batches.plan(step).shapes.tolist()]
-
-
 def longest_shapes(batches: Batches, steps: range, world: World) -> set[tuple[int, int, int]]:
     """The `longest` shapes of the first LOOKAHEAD steps; a collective, the work is shared out."""
     mine = [
-        shape
+        (samples, source, target)
         for step in steps[:LOOKAHEAD][world.rank :: world.size]
-        for shape in step_shapes(batches, step)
+        for samples, source, target in batches.plan(step).shapes.tolist()
     ]
     return longest([shape for part in world.gather(sorted(longest(mine))) for shape in part])
 

@@ -233,6 +233,7 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
 
     if settings.startup_check:
         watchdog.beat("the start-up check")
+        check_same_weights(engine.module, world)  # as loaded
         shapes = longest_shapes(batches, range(start, settings.max_steps), world)
         rehearse(
             engine, shapes, settings.accumulation, world,
