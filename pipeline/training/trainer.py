@@ -16,6 +16,8 @@ from pipeline.config import RunConfig, TrainConfig, deepspeed_settings
 from pipeline.data.batches import Batches, MicroBatch
 from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
+from pipeline.data.prefetch import Prefetched
+from pipeline.data.read_ahead import ReadAhead
 from pipeline.distributed import World
 from pipeline.evaluation.decode import model_folder
 from pipeline.files import replace_json, replace_text
@@ -99,13 +101,18 @@ def prepare(config: RunConfig, world: World) -> Prepared:
         world,
         tokenizer=train.tokenizer_path,
         identity={
+            "tokenizer": tokenizer["sha256"],
             "dataset": train.fingerprint,
             "batch_size": config.train.batch_size,
             "seed": config.train.seed,
-            "processes": world.size,
-            "zero_stage": settings["zero_optimization"]["stage"],
             "architecture": vars(architecture),
             "init_from": config.init_from and weights_sha256(config.init_from),
+        },
+        settings={
+            "processes": world.size,
+            "zero_stage": settings["zero_optimization"]["stage"],
+            "data": vars(config.data),
+            "train": vars(config.train),
         },
         keep=config.train.keep_checkpoints,
     )
@@ -198,14 +205,32 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
                 print(f"{run} is finished after {done} steps; nothing to do")
             return 0
 
-    with Watchdog(settings.hang_timeout, run, world.rank) as watchdog:
-        return take_steps(config, prepared, world, watchdog)
+    with (
+        Watchdog(settings.hang_timeout, run, world.rank) as watchdog,
+        prefetched(config, prepared, world) as batches,
+    ):
+        return take_steps(config, prepared, world, watchdog, batches)
 
 
-def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Watchdog) -> int:
+def prefetched(config: RunConfig, prepared: Prepared, world: World) -> Prefetched:
+    """This process's batches, prepared ahead; one process of each node reads shards ahead."""
+    datasets, order = prepared.train.datasets, prepared.order
+    batches = Batches(
+        datasets, order, world.rank, world.size, config.train.accumulation,
+        config.data.source_length, config.data.target_length,
+        COMPILED_LENGTHS if config.train.compile else 1,
+    )  # fmt: skip
+    read_ahead = ReadAhead(datasets, order) if world.local_rank == 0 else None
+    return Prefetched(batches, read_ahead, pin=world.device.type == "cuda")
+
+
+def take_steps(
+    config: RunConfig, prepared: Prepared, world: World, watchdog: Watchdog, batches: Prefetched
+) -> int:
     """From the newest checkpoint on, as `train`, with a watchdog to be told of all that moves."""
     run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
     stop = StopRequest(run, world.rank, settings.stop_after)
+    checkpoints.load_weights(prepared.model)
     check_same_weights(prepared.model, world)  # DeepSpeed would mend them without a word
     engine = initialise(config, prepared)
     engine.module.encoder.register_forward_hook(lambda *_: watchdog.beat())
@@ -214,11 +239,6 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
         settings, run, world,
         lambda step: sample_names(prepared.train.datasets, prepared.order.samples(step)),
         progress.pop("health", None),
-    )  # fmt: skip
-    batches = Batches(
-        prepared.train.datasets, prepared.order, world.rank, world.size, settings.accumulation,
-        config.data.source_length, config.data.target_length,
-        COMPILED_LENGTHS if settings.compile else 1,
     )  # fmt: skip
     validation = Validation(prepared.validation, config, world) if prepared.validation else None
     if world.is_main:
@@ -234,7 +254,7 @@ def take_steps(config: RunConfig, prepared: Prepared, world: World, watchdog: Wa
     if settings.startup_check:
         watchdog.beat("the start-up check")
         check_same_weights(engine.module, world)  # as loaded
-        shapes = longest_shapes(batches, range(start, settings.max_steps), world)
+        shapes = longest_shapes(batches.batches, range(start, settings.max_steps), world)
         rehearse(
             engine, shapes, settings.accumulation, world,
             lambda micro_batches: update(
@@ -334,9 +354,9 @@ def update(
     scale = world.size * len(micro_batches) / target_tokens
     for number, micro_batch in enumerate(micro_batches, start=1):
         output = engine(
-            micro_batch.input_ids.to(world.device),
-            micro_batch.attention_mask.to(world.device),
-            micro_batch.labels.to(world.device),
+            micro_batch.input_ids.to(world.device, non_blocking=True),
+            micro_batch.attention_mask.to(world.device, non_blocking=True),
+            micro_batch.labels.to(world.device, non_blocking=True),
             loss_reduction="sum",
         )
         total += output.loss.item()
