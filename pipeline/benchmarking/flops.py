@@ -2,16 +2,14 @@
 
 import math
 
+from pipeline.estimation.gpus import GPUS
 from pipeline.model import LocostConfig
 from pipeline.model.long_conv import fast_fft_size
 
-# Dense bf16 tensor-core rate of the data sheets, by a part of the device's name.
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-
 
 def peak_flops(device_name: str) -> float | None:
-    """The device's dense bf16 rate, FLOP/s, None where it is not in the table."""
-    return next((rate for part, rate in PEAK_FLOPS.items() if part in device_name), None)
+    """The device's dense 16-bit rate, FLOP/s, None where its name holds none of the known ones."""
+    return next((gpu.flops for key, gpu in GPUS.items() if key.upper() in device_name), None)
 
 
 def encoder_flops(config: LocostConfig, batch: int, length: int) -> dict[str, float]:

@@ -1,0 +1,252 @@
+"""What a training run will need, before it is queued: memory, time, energy."""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run by path: import from the repository root, not from this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.command_line import Parser, described
+from pipeline.config import DEFAULT_RECIPE, RunConfig, deepspeed_settings, parse
+from pipeline.estimation.estimate import (
+    Estimate,
+    Work,
+    estimate,
+    hours,
+    kilograms_co2,
+    kilowatt_hours,
+    step_seconds,
+)
+from pipeline.estimation.gpus import GPUS
+from pipeline.estimation.lengths import C4, C4_DOCUMENTS, C4_SAMPLES, Lengths
+from pipeline.estimation.memory import highest, host_bytes, peak_bytes
+from pipeline.files import replace_json
+from pipeline.model import LocostConfig
+from pipeline.shards import Dataset
+from pipeline.training.schedule import steps_of
+
+GIB = 2**30
+MFU = 0.15  # measured on one H100 at 4,096 tokens: benchmarks/h100
+UNREAD = "(not read)"  # stands for the folders that the run's settings ask for
+
+
+def build_parser() -> Parser:
+    """The command line; what it does not know is a setting of train.py."""
+    parser = Parser(
+        prog="estimate.py",
+        description="Print what a training run will need: parameters, operations, memory a GPU by "
+        "part, time, energy and CO2; with batches by length, as the trainer makes them, and beside "
+        "it with all samples padded to the longest. Settings of train.py may follow "
+        "(--train.accumulation 4 --model.d_model 512).",
+    )
+    parser.add_argument(
+        "--config", action="append", metavar="RECIPE",
+        help="recipe; given again, the later one's values hold (pretrain_c4)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--deepspeed_config", default="ds_configs/zero1.json", metavar="JSON",
+        help="DeepSpeed configuration (ds_configs/zero1.json)",
+    )  # fmt: skip
+    parser.add_argument("--gpus", type=_positive(int), default=16, help="how many (16)")
+    parser.add_argument(
+        "--gpu", default="h100", metavar="NAME", help=f"which: {', '.join(GPUS)} (h100)"
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="dataset folder whose lengths count (without: those of C4)"
+    )
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument(
+        "--mfu", type=_positive(float), default=MFU,
+        help=f"share of the GPUs' dense 16-bit rate that is reached ({MFU}, measured on an H100)",
+    )  # fmt: skip
+    time.add_argument(
+        "--step_seconds", type=_positive(float), help="measured seconds of a step, instead"
+    )
+    time.add_argument("--hours", type=_positive(float), help="measured hours of the run, instead")
+    watts = ", ".join(f"{key} {gpu.watts:g}" for key, gpu in GPUS.items())
+    parser.add_argument("--watts", type=_positive(float), help=f"mean draw of a GPU ({watts})")
+    parser.add_argument(
+        "--carbon", type=_positive(float), default=58,
+        help="g of CO2 a kWh (58, the paper's for France)",
+    )  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="JSON", help="also write the figures there")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0; 2 when an argument or a file is wrong."""
+    options, settings = build_parser().parse_known_args(arguments)
+    try:
+        figures = work_out(options, settings)
+        print("\n".join(as_text(figures)))
+        if options.output:
+            replace_json(options.output, figures)
+    except (OSError, ValueError) as error:
+        print(f"error: {described(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]:
+    """All figures, as JSON has them. Raises ValueError for what cannot be estimated."""
+    if options.gpu not in GPUS:
+        raise ValueError(f"--gpu {options.gpu} is unknown: give {', '.join(GPUS)}")
+    config = run_config(options, settings)
+    dataset = Dataset(options.data) if options.data else None
+    if dataset is None and config.train.max_epochs:
+        raise ValueError(
+            f"train.max_epochs is {config.train.max_epochs}: how many steps these are depends on "
+            "the dataset; give --data DIR, or --train.max_epochs 0 --train.max_steps N"
+        )
+    samples = len(dataset) if dataset else C4_SAMPLES
+    vocab_size = dataset.manifest["tokenizer"]["vocab_size"] if dataset else LocostConfig.vocab_size
+    found = estimate(
+        config,
+        deepspeed_settings(config, options.gpus),
+        options.gpus,
+        steps_of(config.train, samples),
+        Lengths.of(dataset.manifest) if dataset else C4,
+        vocab_size,
+    )
+    gpu = GPUS[options.gpu]
+    mfu = options.mfu
+    if options.hours or options.step_seconds:
+        measured = options.step_seconds or options.hours * 3600 / found.steps
+        mfu = found.real.flops / (measured * options.gpus * gpu.flops)
+    seen = found.steps * config.train.batch_size
+    return {
+        "recipes": [Path(name).stem for name in options.config or [DEFAULT_RECIPE]],
+        "deepspeed_config": Path(options.deepspeed_config).stem,
+        "gpu": gpu.name,
+        "gpus": options.gpus,
+        "gpu_memory_gib": gpu.memory_gib,
+        "precision": config.train.precision,
+        "parameters": found.parameters.total,
+        "steps": found.steps,
+        "batch_size": config.train.batch_size,
+        "accumulation": config.train.accumulation,
+        "samples": seen,
+        "dataset": options.data or "C4",
+        "dataset_samples": samples,
+        "epochs": seen / samples,
+        "mfu": mfu,
+        "time": "measured" if options.hours or options.step_seconds else "at this MFU",
+        "watts": options.watts or gpu.watts,
+        "carbon_g_per_kwh": options.carbon,
+        "host_gib": host_bytes(found.parameters, found.sharding) / GIB,
+        "columns": [column(work, found, options, mfu) for work in (found.real, found.padded)],
+    }
+
+
+def run_config(options: argparse.Namespace, settings: list[str]) -> RunConfig:
+    """The run that is estimated."""
+    recipes = [
+        word for name in options.config or [DEFAULT_RECIPE] for word in ("--config", str(name))
+    ]
+    folders = ["--data.train", UNREAD, "--data.validation", UNREAD]
+    config, _ = parse(
+        [*recipes, *folders, *settings, "--deepspeed_config", options.deepspeed_config]
+    )
+    return config
+
+
+def column(work: Work, found: Estimate, options: argparse.Namespace, mfu: float) -> dict[str, Any]:
+    """The figures of one way of padding."""
+    gpu = GPUS[options.gpu]
+    seconds = step_seconds(work.flops, options.gpus, gpu, mfu)
+    total = hours(found.steps, seconds)
+    energy = kilowatt_hours(total, options.gpus, options.watts or gpu.watts)
+    return {
+        "padding": work.name,
+        "source_tokens": work.source_tokens,
+        "target_tokens": work.target_tokens,
+        "source_fill": work.source_fill,
+        "tflop": work.flops / 1e12,
+        "step_seconds": seconds,
+        "hours": total,
+        "kwh": energy,
+        "kg_co2": kilograms_co2(energy, options.carbon),
+        "micro_batch": [work.largest.samples, work.largest.source, work.largest.target],
+        "moment": highest(work.memory),
+        "peak_gib": peak_bytes(work.memory) / GIB,
+        "memory_gib": {
+            moment: {part: size / GIB for part, size in parts.items()}
+            for moment, parts in work.memory.items()
+        },
+    }
+
+
+def as_text(figures: dict[str, Any]) -> Iterator[str]:
+    """The lines of the report."""
+    recipes, columns = " + ".join(figures["recipes"]), figures["columns"]
+    yield (
+        f"{recipes} with {figures['deepspeed_config']} on {figures['gpus']} x {figures['gpu']}, "
+        f"{figures['precision']}"
+    )
+    yield f"parameters  {figures['parameters']:,}"
+    yield (
+        f"steps       {figures['steps']:,} of {figures['batch_size']} samples: {figures['gpus']} "
+        f"GPUs x {figures['accumulation']} micro-batches"
+    )
+    name = figures["dataset"]
+    of = f"{figures['dataset_samples']:,} samples of {name}"
+    if name == "C4":
+        of = f"C4's {C4_SAMPLES:,} eligible documents ({C4_DOCUMENTS:,} rows)"
+    yield f"samples     {figures['samples']:,} = {figures['epochs']:.2f} epochs of {of}"
+    if figures["gpu"].startswith("V100") and figures["precision"] == "bf16":
+        yield "note        a V100 has no bf16: time is at its fp16 rate"
+
+    def row(label: str, form: str, key: str) -> str:
+        return line(label, (form.format(one[key]) for one in columns))
+
+    yield ""
+    yield line("", (one["padding"] for one in columns))
+    yield row("source tokens a step", "{:,.0f}", "source_tokens")
+    yield row("target tokens a step", "{:,.0f}", "target_tokens")
+    yield row("real source positions", "{:.1%}", "source_fill")
+    yield row("TFLOP a step", "{:,.0f}", "tflop")
+    yield row(f"step, s ({figures['time']}, MFU {figures['mfu']:.1%})", "{:.3f}", "step_seconds")
+    rates = (figures["batch_size"] / figures["gpus"] / one["step_seconds"] for one in columns)
+    yield line("samples/s a GPU", (f"{rate:.2f}" for rate in rates))
+    yield line("time", (f"{one['hours']:,.1f} h = {one['hours'] / 24:,.1f} d" for one in columns))
+    yield row(f"energy at {figures['watts']:g} W a GPU, kWh", "{:,.1f}", "kwh")
+    yield row(f"CO2 at {figures['carbon_g_per_kwh']:g} g/kWh, kg", "{:,.1f}", "kg_co2")
+    yield ""
+    yield line("memory a GPU, GiB", (f"at its highest: {one['moment']}" for one in columns))
+    shapes = (one["micro_batch"] for one in columns)
+    yield line("largest micro-batch", (f"{b} x ({s:,} + {t:,})" for b, s, t in shapes))
+    highest_parts = [one["memory_gib"][one["moment"]] for one in columns]
+    for part in dict.fromkeys(part for parts in highest_parts for part in parts):
+        if any(parts.get(part) for parts in highest_parts):
+            yield line(f"  {part}", (f"{parts.get(part, 0):.2f}" for parts in highest_parts))
+    yield row("  total", "{:.2f}", "peak_gib")
+    room = figures["gpu_memory_gib"]
+    verdicts = ("fits" if one["peak_gib"] < room else "does not fit" for one in columns)
+    yield line(f"  of {room:g}", verdicts)
+    if figures["host_gib"]:
+        yield f"host memory a GPU, GiB  {figures['host_gib']:.2f}"
+    yield "Not counted: the CUDA context and NCCL's buffers (1 to 2 GiB), fragmentation."
+
+
+def line(label: str, cells: Any) -> str:
+    """A row of the table."""
+    return f"{label:36}" + "".join(f"{cell:>26}" for cell in cells)
+
+
+def _positive(kind: type) -> Any:
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text}: give a number above 0")
+        return value
+
+    number.__name__ = kind.__name__
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""Bytes that a training step computes with beside its states, counted from the sizes.
+
+What autograd keeps for the backward pass is the sum over the operations of the model; a test holds
+it to the tensors that torch really saves. n source and m target positions (padded, of the whole
+micro-batch), H channels, F inner channels of the feed-forward, I = heads x head_dim, V vocabulary,
+w bytes of an element in matrix products. Residuals, norms and the loss are fp32.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.model import LocostConfig
+from pipeline.model.long_conv import Layout
+from pipeline.model.ssm import BLOCK_ELEMENTS, levels
+
+FP32 = 4
+COMPLEX128 = 16
+MODES_KEPT = 12  # arrays (D, h, N) of complex128 in the graph from the kernel's parameters to modes
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A micro-batch: samples padded to one source and one target length, in tokens."""
+
+    samples: int
+    source: int
+    target: int
+
+    @property
+    def sources(self) -> int:
+        """n."""
+        return self.samples * self.source
+
+    @property
+    def targets(self) -> int:
+        """m."""
+        return self.samples * self.target
+
+
+@dataclass(frozen=True)
+class Computation:
+    """How the model is run."""
+
+    config: LocostConfig
+    product_bytes: int
+    """w: 2 in bf16, 4 in fp32."""
+    on_gpu: bool
+    """GPUs fuse the norm, keep dropout masks in a byte, and never keep attention's weights."""
+    recompute: bool = False
+    """Blocks keep only their inputs."""
+
+    def encoder(self, batch: Padded) -> int:
+        """Kept by the encoder: its blocks, the final norm and the states (n, H)."""
+        tokens, config = batch.sources, self.config
+        ends = self._norm(tokens) + FP32 * tokens * config.d_model
+        ends += 2 * self._mask(tokens * config.d_model, FP32)
+        return ends + config.encoder_layers * self._block(self.encoder_block(batch), tokens)
+
+    def encoder_block(self, batch: Padded) -> int:
+        """Two norms; normed twice, keys, convolved keys, queries, gated; the feed-forward."""
+        tokens, config = batch.sources, self.config
+        parts = 2 if config.ssm_projections == "complex" else 1
+        mixed = self.product_bytes * tokens * config.d_model * (3 + 3 * parts)
+        return 2 * self._norm(tokens) + mixed + self._feed_forward(tokens) + self._drops(tokens, 2)
+
+    def decoder(self, batch: Padded) -> int:
+        """Kept by the decoder, what comes from the source aside."""
+        tokens, config = batch.targets, self.config
+        ends = self._norm(tokens) + self.product_bytes * tokens * config.d_model
+        ends += 2 * self._mask(tokens * config.d_model, FP32)
+        return ends + config.decoder_layers * self._block(self.decoder_block(batch), tokens)
+
+    def decoder_block(self, batch: Padded) -> int:
+        """Three norms and their results, both attentions' queries and contexts, feed-forward."""
+        tokens, config = batch.targets, self.config
+        inner = tokens * config.num_heads * config.head_dim
+        kept = 3 * self._norm(tokens) + 3 * self.product_bytes * tokens * config.d_model
+        own = 3 * inner  # queries, keys, values
+        if config.positions == "rotary":
+            own += 2 * inner
+        kept += self._attention_bytes(self._plain_self_attention) * own
+        kept += self._attention_bytes(self._plain_cross_attention) * inner
+        kept += 2 * self.product_bytes * inner  # contexts
+        if self._plain_self_attention:
+            kept += self._weights(batch.samples, batch.target, batch.target)
+        if self._plain_cross_attention:
+            kept += self._weights(batch.samples, batch.target, batch.source)
+        return kept + self._feed_forward(tokens) + self._drops(tokens, 3)
+
+    def cross_attention(self, batch: Padded) -> int:
+        """Kept of the source by the decoder: each block's keys and values, and in bf16 the states
+        once more for either."""
+        config, tokens = self.config, batch.sources
+        inner = config.num_heads * config.head_dim
+        one = 2 * tokens * inner * self._attention_bytes(self._plain_cross_attention)
+        if self.product_bytes < FP32:
+            one += 2 * tokens * config.d_model * self.product_bytes
+        return one * (1 if self.recompute else config.decoder_layers)
+
+    def logits(self, batch: Padded) -> int:
+        """As the loss turns back: logits, log-probabilities, the gradients of both, fp32."""
+        return batch.targets * self.config.vocab_size * (self.product_bytes + 3 * FP32)
+
+    def held_logits(self, batch: Padded) -> int:
+        """The logits alone, which the output holds to the step's end."""
+        return batch.targets * self.config.vocab_size * self.product_bytes
+
+    def attention_backward(self, batch: Padded) -> int:
+        """What a decoder block's backward pass computes with: gradients of attention's weights,
+        where there are such, and of the feed-forward."""
+        longest = max(
+            batch.target if self._plain_self_attention else 0,
+            batch.source if self._plain_cross_attention else 0,
+        )
+        scores = batch.samples * self.config.num_heads * batch.target * longest
+        again = self.decoder_block(batch) if self.recompute else 0
+        return max(2 * FP32 * scores, self._feed_forward_backward(batch.targets)) + again
+
+    def encoder_backward(self, batch: Padded) -> tuple[int, int]:
+        """What an encoder block's backward pass computes with: (gradients of activations, the
+        kernel's and the FFT's buffers)."""
+        tokens, channels = batch.sources, self.config.d_model
+        gradients = 2 * FP32 * tokens * channels  # of the states and of the residual stream
+        again = self.encoder_block(batch) if self.recompute else 0
+        parts = 2 if self.config.ssm_projections == "complex" else 1
+        convolution = 3 * self.product_bytes * tokens * channels * parts
+        convolution += self.ssm_buffers(batch)
+        dense = self._feed_forward_backward(tokens)
+        return gradients + again + max(0, dense - convolution), convolution
+
+    def ssm_buffers(self, batch: Padded) -> int:
+        """Of one block of channels: the kernel's two-level factors, and beside them the more of the
+        spectra and of the factors' gradients. See pipeline/model/ssm.py for the letters."""
+        config = self.config
+        inner, outer = levels(batch.source)
+        size = Layout.of(batch.source).size
+        rows = batch.samples * (2 if config.ssm_projections == "complex" else 1)
+        sets = 2 if config.ssm_directions == "separate" else 1
+        directions = 1 if config.ssm_directions == "causal" else 2
+        per_set = directions // sets
+        pairs = 2 * config.state_dim
+        width = max(rows * size, pairs * (inner + 2 * outer))
+        limit = BLOCK_ELEMENTS["cuda" if self.on_gpu else "cpu"]
+        block = min(config.d_model, max(1, limit // width))
+        factors = sets * pairs * (inner + (per_set + 1) * outer)
+        spectra = (4 * rows + 4) * size
+        gradients = sets * pairs * (inner + per_set * outer + max(inner, outer))
+        gradients += 3 * directions * inner * outer
+        modes = COMPLEX128 * MODES_KEPT * directions * config.state_dim
+        return block * (FP32 * (factors + max(spectra, gradients)) + modes)
+
+    @property
+    def _plain_self_attention(self) -> bool:
+        """torch's fused kernels for CPUs take no bias with gradients, and no dropout."""
+        return not self.on_gpu and (self.config.positions == "relative" or self.config.dropout > 0)
+
+    @property
+    def _plain_cross_attention(self) -> bool:
+        return not self.on_gpu and self.config.dropout > 0
+
+    def _attention_bytes(self, plain: bool) -> int:
+        """Attention written out computes in fp32."""
+        return FP32 if plain else self.product_bytes
+
+    def _weights(self, samples: int, queries: int, keys: int) -> int:
+        """Attention's weights; with dropout also its mask and the weights left."""
+        copies = 3 if self.config.dropout else 1
+        return FP32 * samples * self.config.num_heads * queries * keys * copies
+
+    def _block(self, kept: int, tokens: int) -> int:
+        return FP32 * tokens * self.config.d_model if self.recompute else kept
+
+    def _norm(self, tokens: int) -> int:
+        """Its input, fp32; on a CPU the normalised input as well."""
+        return FP32 * tokens * (self.config.d_model * (1 if self.on_gpu else 2) + 1)
+
+    def _feed_forward(self, tokens: int) -> int:
+        """Both projections, the gate, their product, and its dropout's mask."""
+        inner = tokens * self.config.d_ff
+        return 4 * self.product_bytes * inner + self._mask(inner, self.product_bytes)
+
+    def _feed_forward_backward(self, tokens: int) -> int:
+        """Gradients of the product, and of both projections."""
+        return 3 * self.product_bytes * tokens * self.config.d_ff
+
+    def _drops(self, tokens: int, count: int) -> int:
+        """Masks of the residual sub-layers."""
+        return count * self._mask(tokens * self.config.d_model, self.product_bytes)
+
+    def _mask(self, elements: int, width: int) -> int:
+        """A dropout's: a byte an element on a GPU, a number of the activation's type on a CPU."""
+        if not self.config.dropout:
+            return 0
+        return elements * (1 if self.on_gpu else width)
