@@ -1,4 +1,4 @@
-"""Speed and memory of the model and of preprocessing, and the check of a GPU."""
+"""Speed and memory of the model, of preprocessing and of loading, and the check of a GPU."""
 
 import sys
 from pathlib import Path
@@ -80,12 +80,25 @@ def compare_splitters(options: argparse.Namespace) -> int:
     return _save("sentences", sentences.run(options.input, options.books), options.output)
 
 
+def time_loading(options: argparse.Namespace) -> int:
+    """CPU time of a rank's batches, and how full and even all ranks' are."""
+    from pipeline.benchmarking import data
+
+    found = data.measure(
+        options.data, options.batch_size, options.ranks, options.accumulation, options.steps,
+        (options.source_length, options.target_length),
+    )  # fmt: skip
+    for line in data.as_text(found):
+        print(line)
+    return _save("data", found, options.output)
+
+
 def build_parser() -> Parser:
     """The command line; each command names the function that runs it."""
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,preprocessing,sentences,gpu}",
+        metavar="{precision,layer,encoder,decode,preprocessing,sentences,data,gpu}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -132,6 +145,20 @@ def build_parser() -> Parser:
         metavar="GLOB",
         help="plain texts, for the longest sentence",
     )
+
+    command = commands.add_parser("data", help="speed of a rank's loader; fill and load of all")
+    command.set_defaults(run=time_loading)
+    command.add_argument("--data", type=Path, required=True, help="dataset folder")
+    for name, value, meaning in (
+        ("batch_size", 256, "samples an update"), ("ranks", 16, "processes"),
+        ("accumulation", 2, "micro-batches a process runs for one update"),
+        ("steps", 50, "batches prepared"), ("source_length", 4096, "longest source"),
+        ("target_length", 910, "longest target"),
+    ):  # fmt: skip
+        command.add_argument(
+            f"--{name}", type=_positive, default=value, help=f"{meaning} ({value})"
+        )
+    _add_output(command, "data")
 
     command = commands.add_parser("measure")  # one case, for `run_sweep` alone
     command.set_defaults(run=measure_case)
@@ -195,11 +222,15 @@ def _add_corpus(commands: Any, name: str, purpose: str) -> Parser:
     command.add_argument(
         "--input", nargs="+", required=True, metavar="GLOB", help="files in C4's format"
     )
+    _add_output(command, name)
+    return command
+
+
+def _add_output(command: Parser, name: str) -> None:
     command.add_argument(
         "--output", type=Path, default=Path("runs/benchmarks"),
         help=f"folder for {name}.json (runs/benchmarks)",
     )  # fmt: skip
-    return command
 
 
 def _save(command: str, found: dict[str, Any], output: Path) -> int:
