@@ -128,7 +128,7 @@ def plain_losses(dataset_folder, skipped: set[int]) -> list[float]:
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
     losses = []
     for step in range(1, STEPS + 1):
         for group in optimizer.param_groups:
@@ -179,7 +179,7 @@ class TestEveryStage:
         assert sample["loss_by_rank"][1] == "nan" and sample["loss_by_rank"][0] > 0
         assert (gradient["step"], gradient["reason"]) == (NAN_GRADIENT, "gradient is not finite")
         dataset = Dataset(dataset_folder)
-        order = GlobalOrder(tuple(shard.samples for shard in dataset.shards), 8, 0)
+        order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
         assert sample["samples"] == [
             {
                 "dataset": str(dataset_folder),
