@@ -10,9 +10,9 @@ import os
 import traceback
 import warnings
 
-import torch
-
 warnings.filterwarnings("ignore", category=FutureWarning)
+
+import torch
 
 from pipeline import distributed
 from pipeline.config import parse
