@@ -262,7 +262,7 @@ def take_steps(
             ),
         )  # fmt: skip
 
-    done = start
+    done, saving = start, 0.0
     for step in range(start, settings.max_steps):
         done = step + 1
         watchdog.beat(f"the data of step {done}")
@@ -292,6 +292,7 @@ def take_steps(
                 "source_fill": batch.source_fill,
                 "target_fill": batch.target_fill,
                 **spent,
+                "checkpoint_seconds": saving,  # of the save before this step
             })  # fmt: skip
         if settings.picture_every and done % settings.picture_every == 0:
             portraits.draw(engine.module, done)
@@ -309,11 +310,12 @@ def take_steps(
             if improved:
                 progress["best"] = {"step": done, "quality": quality}
             last = last or gave_up(settings, progress)
+        saving = 0.0
         if last or verdict.stopping or improved or done % settings.checkpoint_every == 0:
             if metrics:
                 metrics.flush()
             watchdog.beat(f"the checkpoint of step {done}")
-            checkpoints.save(
+            saving = checkpoints.save(
                 engine, done, {**progress, "health": health.state(), "joules": costs.joules}
             )
         if verdict.stopping:
