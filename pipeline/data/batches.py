@@ -227,7 +227,8 @@ def validation_batches(
     dataset: Dataset, indices: Sequence[int], size: int, source_length: int, target_length: int
 ) -> Iterator[tuple[list[int], MicroBatch]]:
     """The given samples, sorted by length, in micro-batches of `size`, with their indices."""
-    ordered = sorted(indices, key=lambda i: (len(dataset[i].source), i))
+    _, rows = dataset.rows(np.array(indices, np.int64))
+    ordered = [indices[k] for k in np.lexsort((indices, rows["source_length"]))]
     for start in range(0, len(ordered), size):
         chosen = ordered[start : start + size]
         yield chosen, collate([dataset[i] for i in chosen], source_length, target_length)

@@ -14,10 +14,11 @@ EOS = 1
 
 
 def lengths_of(rng, count):
-    """Source and target lengths spread like C4's after GSG (log-normal, notes' means)."""
-    sources = np.clip(rng.lognormal(5.4, 1.0, count), 8, 4096)
-    targets = np.clip(rng.lognormal(4.7, 0.9, count), 4, 910)
-    return np.stack([sources, targets], axis=1).astype(np.int64)
+    """Source and target lengths as those of 618 documents of C4: log-normal, of one growth."""
+    sources = rng.lognormal(5.61, 0.89, count)
+    targets = sources * rng.lognormal(-0.96, 0.40, count)
+    lengths = [np.clip(sources, 8, 4096), np.clip(targets, 4, 910)]
+    return np.stack(lengths, axis=1).astype(np.int64)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 8])
@@ -49,6 +50,22 @@ def test_cut_balances_a_real_batch():
         costs = [padded_cost(lengths[run]) for run in runs]
         loads = [sum(costs[rank::16]) for rank in range(16)]
         assert np.mean(loads) >= 0.85 * max(loads)
+        real = lengths[:, 0].sum()
+        padded = sum(len(run) * lengths[run, 0].max() for run in runs)
+        assert real >= 0.94 * padded
+
+
+def test_a_plan_is_the_same_for_all_and_says_what_is_read(dataset_folder):
+    dataset = Dataset(dataset_folder)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 12, seed=4)
+    one, two = (Batches([dataset], order, rank, 2, 2, 20, 9, multiple=8) for rank in (0, 1))
+    plan = one.plan(3)
+    assert plan.parts == two.plan(3).parts
+    shares = [one.step(3), two.step(3)]
+    shapes = [(*m.input_ids.shape, m.labels.shape[1]) for k in (0, 1) for m in
+              (share.micro_batches[k] for share in shares)]  # fmt: skip
+    assert shapes == [tuple(shape) for shape in plan.shapes.tolist()]
+    assert all(length % 8 == 0 for _, *lengths in shapes for length in lengths)
 
 
 def test_fewer_samples_than_parts_is_refused():

@@ -1,0 +1,98 @@
+"""A dataset of C4's size: 304M samples in 1,024 shards cost a rank little to open and to read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.shards import INDEX, Sample, write_manifest, write_shard
+from pipeline.tokenizer import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARDS, SAMPLES = 1024, 296_875
+MEMORY = 200e6  # bytes a rank may spend
+
+# Steps from the first to the third window, enough to meet every page of an index.
+RANK = """
+import json, sys, time
+from pathlib import Path
+from pipeline.config import DataConfig
+from pipeline.data.batches import Batches
+from pipeline.data.mixture import Mixture
+
+def status(name):
+    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if name in l)
+    return 1024 * int(line.split()[1])
+
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+before, began = status("VmRSS"), time.perf_counter()
+mixture = Mixture(DataConfig(train=sys.argv[1]))
+mixture.datasets[0].check_files()
+order = mixture.order(256, seed=0)
+batches = Batches(mixture.datasets, order, 3, 16, 2, 4096, 910)
+batches.step(0)
+opened = time.perf_counter() - began
+cpu, steps = time.process_time(), range(0, 50_000, 125)
+for step in steps:
+    batches.step(step)
+cpu = time.process_time() - cpu
+for step in range(64):
+    batches.step(step + 50_000)
+print(json.dumps({
+    "samples": len(mixture), "opened_s": opened, "rss": status("VmRSS") - before,
+    "peak": status("VmHWM") - before, "ms_per_step": 1e3 * cpu / len(steps),
+}))
+"""
+
+
+def giant(folder: Path, tokenizer_path: Path) -> Path:
+    """The dataset, whose shards are all one file under many names."""
+    folder.mkdir()
+    tokenizer = Tokenizer(tokenizer_path)
+    (folder / "tokenizer.model").write_bytes(tokenizer_path.read_bytes())
+    rng = np.random.default_rng(0)
+    samples = [
+        (f"{k:05d}", Sample(np.ones(source, np.uint16), np.ones(target, np.uint16)))
+        for k, (source, target) in enumerate(rng.integers(8, 512, (64, 2)))
+    ]
+    entry = write_shard(folder / "first", samples)
+    rows = np.resize(np.load(folder / "first.npy"), SAMPLES)
+    assert rows.dtype == INDEX
+    np.save(folder / "first.npy", rows)
+    shards = []
+    for number in range(SHARDS):
+        name = f"giant-{number:05d}-00000"
+        for suffix in (".tar", ".npy"):
+            os.link(folder / f"first{suffix}", folder / f"{name}{suffix}")
+        shards.append({**entry, "name": name, "samples": SAMPLES})
+    total = SHARDS * SAMPLES
+    write_manifest(
+        folder,
+        {
+            "format_version": 1, "kind": "pretraining", "name": "giant", "split": "train",
+            "tokenizer": {
+                "file": "tokenizer.model", "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+            },
+            "id_dtype": "uint16", "settings": {}, "shards": shards,
+            "counts": {"documents": total, "kept": total, "excluded": {}}, "lengths": {},
+        },
+    )  # fmt: skip
+    return folder
+
+
+@pytest.mark.slow
+def test_a_dataset_of_304_million_samples_fits(tokenizer_path, tmp_path, capsys):
+    folder = giant(tmp_path / "giant", tokenizer_path)
+    command = [sys.executable, "-c", RANK, str(folder)]
+    run = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    with capsys.disabled():
+        print(f"\n304M samples: {found}")
+    assert found["samples"] == SHARDS * SAMPLES == 304_000_000
+    assert found["peak"] <= MEMORY
