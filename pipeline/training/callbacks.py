@@ -1,6 +1,7 @@
 """What watches a run: metrics as JSON lines and TensorBoard events, a progress bar, validation."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,12 @@ class Metrics:
         self.events.close()
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
-        for name, value in values.items():
-            self.events.add_scalar(name.replace("validation_", "validation/"), value, step)
+        # JSON has no NaN; a curve has a gap there.
+        known = {k: value if math.isfinite(value) else None for k, value in values.items()}
+        self.file.write(json.dumps({"step": step, **known}) + "\n")
+        for name, value in known.items():
+            if value is not None:
+                self.events.add_scalar(name.replace("validation_", "validation/"), value, step)
 
 
 def _lines_until(path: Path, step: int) -> list[str]:

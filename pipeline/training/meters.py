@@ -91,6 +91,12 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Count a GPU's peak from here on; a machine's cannot be set back."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def energy_reader(device: torch.device) -> Callable[[], float] | None:
     """A function that gives the joules the device has used since some moment, by NVML.
 

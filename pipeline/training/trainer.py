@@ -28,7 +28,7 @@ from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.health import UNWANTED, Health, Verdict, sample_names
-from pipeline.training.meters import Costs
+from pipeline.training.meters import Costs, reset_peak_memory
 from pipeline.training.portraits import Portraits
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
@@ -261,6 +261,7 @@ def take_steps(
                 engine, micro_batches, 1, world, lambda _: UNWANTED, lambda _: None
             ),
         )  # fmt: skip
+        reset_peak_memory(world.device)
 
     done, saving = start, 0.0
     for step in range(start, settings.max_steps):
@@ -305,7 +306,8 @@ def take_steps(
             if metrics:
                 metrics.validation(done, scores, summaries)
             quality = scores.get("mean_rouge", -scores["loss"])
-            improved = "best" not in progress or quality > progress["best"]["quality"]
+            best = progress["best"]["quality"] if "best" in progress else -math.inf
+            improved = math.isfinite(quality) and quality > best
             progress["validations_since_best"] = 0 if improved else since_best(progress) + 1
             if improved:
                 progress["best"] = {"step": done, "quality": quality}
