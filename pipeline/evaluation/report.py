@@ -90,7 +90,9 @@ def read_run(folder: Path) -> Run:
     """A run folder's config.yaml and metrics.jsonl. Raises ValueError when it has no losses."""
     settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    metrics = [json.loads(line) for line in lines]
+    read = [json.loads(line) for line in lines]
+    # null stands where an update was skipped: a gap in the curve
+    metrics = [{k: value for k, value in line.items() if value is not None} for line in read]
     if not any("loss" in line for line in metrics):
         raise ValueError(f"{folder / 'metrics.jsonl'} holds no loss; train the run first")
     return Run(flatten(settings), metrics)
