@@ -1,0 +1,88 @@
+"""Runs gone on with: bit for bit in the same way, to rounding in another."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from resume_matrix import FEWER, PAIR, SAME, STOP, gone_on
+from safetensors.torch import load_file
+from trainer_runs import SETTINGS, SMALL, metrics
+
+from pipeline.distributed import free_port
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).with_name("resume_matrix.py")
+# Groups of different rates and decay, so that one group's in place of another's would show.
+OPTIONS = ["--train.weight_decay", "0.1", "--train.embedding_lr_scale", "2"]
+
+
+def start_words(processes: int) -> list[str]:
+    """The command line's beginning that starts a script on so many processes."""
+    if processes == 1:
+        return [sys.executable]
+    launcher = [str(Path(sys.executable).with_name("deepspeed")), "-q", "--master_port"]
+    return [*launcher, str(free_port()), "--num_accelerators", str(processes)]
+
+
+@pytest.fixture(scope="module")
+def matrix(dataset_folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("matrix")
+    words = [*SMALL, *SETTINGS, "--data.train", str(dataset_folder), *OPTIONS]
+    for phase, processes in (("alone", 1), ("pair", 2), ("fewer", 1)):
+        command = [*start_words(processes), str(SCRIPT), phase, str(output), *words]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert result.returncode == 0, result.stdout + result.stderr
+    return output
+
+
+def state(run: Path) -> dict[str, torch.Tensor]:
+    """Weights and moments of a run's last checkpoint, put together from the pieces' names."""
+    tensors = load_file(run / "last/model/model.safetensors")
+    for name, shape in {name: tensor.shape for name, tensor in tensors.items()}.items():
+        for moment in ("exp_avg", "exp_avg_sq"):
+            tensors[f"{moment} {name}"] = torch.full((shape.numel(),), torch.nan)
+    for path in (run / "last/optimizer").iterdir():
+        for key, piece in load_file(path).items():
+            place, name = key.split(":")
+            moment, start = place.split("@")
+            whole = tensors[f"{moment} {name}"]
+            assert whole[int(start) : int(start) + len(piece)].isnan().all()  # told once
+            whole[int(start) : int(start) + len(piece)] = piece
+    assert not any(tensor.isnan().any() for tensor in tensors.values())
+    return tensors
+
+
+def losses(run: Path) -> list[float]:
+    return [line["loss"] for line in metrics(run) if "loss" in line]
+
+
+@pytest.mark.parametrize(("zero", "precision"), SAME)
+def test_the_same_processes_go_on_bit_for_bit(matrix, zero, precision):
+    unbroken = matrix / f"{zero}-{precision}"
+    run = matrix / gone_on(unbroken.name, zero, 2, 2)
+    assert metrics(run) == metrics(unbroken)
+    ours, theirs = state(run), state(unbroken)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("source", "zero", "accumulation", "processes"),
+    [(*case, 2) for case in PAIR] + [(*case, 1) for case in FEWER],
+)
+def test_other_processes_stages_and_micro_batches_to_rounding(
+    matrix, source, zero, accumulation, processes
+):
+    unbroken = matrix / ("zero2-fp32" if source == "alone" else source)
+    run = matrix / gone_on(source, zero, accumulation, processes)
+    tolerance = 2e-2 if source.endswith("bf16") else 1e-4
+    assert len(losses(run)) == 10
+    assert losses(run) == pytest.approx(losses(unbroken), rel=tolerance)
+    assert losses(run)[STOP] == pytest.approx(losses(unbroken)[STOP], rel=tolerance / 100)
+    ours, theirs = state(run), state(unbroken)
+    for name, expected in theirs.items():
+        error = (ours[name] - expected).abs().max() / expected.abs().max().clamp(min=1e-8)
+        assert error < 50 * tolerance, name
