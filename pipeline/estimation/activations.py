@@ -113,19 +113,28 @@ class Computation:
         )
         scores = batch.samples * self.config.num_heads * batch.target * longest
         again = self.decoder_block(batch) if self.recompute else 0
-        return max(2 * FP32 * scores, self._feed_forward_backward(batch.targets)) + again
+        dense = 2 * self.product_bytes * batch.targets * self.config.d_ff
+        return max(2 * FP32 * scores, dense) + again
 
-    def encoder_backward(self, batch: Padded) -> tuple[int, int]:
-        """What an encoder block's backward pass computes with: (gradients of activations, the
-        kernel's and the FFT's buffers)."""
-        tokens, channels = batch.sources, self.config.d_model
-        gradients = 2 * FP32 * tokens * channels  # of the states and of the residual stream
+    def feed_forward_backward(self, batch: Padded) -> int:
+        """What the feed-forward of the last encoder block adds when it turns back: gradients of
+        states and residual stream, and of both projections; the block itself, if recomputed."""
+        tokens = batch.sources
         again = self.encoder_block(batch) if self.recompute else 0
+        gradients = 2 * FP32 * tokens * self.config.d_model
+        return again + gradients + 2 * self.product_bytes * tokens * self.config.d_ff
+
+    def convolution_backward(self, batch: Padded) -> tuple[int, int]:
+        """What its convolution adds: (gradients less what is freed by then, the kernel's and the
+        FFT's buffers with channels first)."""
+        tokens, channels = batch.sources, self.config.d_model
+        again = self.encoder_block(batch) if self.recompute else 0
+        gradients = 2 * FP32 * tokens * channels
+        freed = self._feed_forward(tokens) + self._norm(tokens)
+        freed += 3 * self.product_bytes * tokens * channels  # normed, gated, queries
         parts = 2 if self.config.ssm_projections == "complex" else 1
-        convolution = 3 * self.product_bytes * tokens * channels * parts
-        convolution += self.ssm_buffers(batch)
-        dense = self._feed_forward_backward(tokens)
-        return gradients + again + max(0, dense - convolution), convolution
+        transposed = 3 * self.product_bytes * tokens * channels * parts
+        return again + gradients - freed, transposed + self.ssm_buffers(batch)
 
     def ssm_buffers(self, batch: Padded) -> int:
         """Of one block of channels: the kernel's two-level factors, and beside them the more of the
@@ -177,10 +186,6 @@ class Computation:
         """Both projections, the gate, their product, and its dropout's mask."""
         inner = tokens * self.config.d_ff
         return 4 * self.product_bytes * inner + self._mask(inner, self.product_bytes)
-
-    def _feed_forward_backward(self, tokens: int) -> int:
-        """Gradients of the product, and of both projections."""
-        return 3 * self.product_bytes * tokens * self.config.d_ff
 
     def _drops(self, tokens: int, count: int) -> int:
         """Masks of the residual sub-layers."""

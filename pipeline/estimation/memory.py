@@ -86,9 +86,10 @@ def moments(
 ) -> dict[str, Parts]:  # fmt: skip
     """What a process holds at each moment of its last micro-batch, by part.
 
-    `loss`: all activations are there, and the loss turns back. `decoder`, `encoder`: the backward
-    pass of either's last block, whose gradients are not there yet. `reduction`: all gradients are.
-    `update`: AdamW. On a CPU only the touched part of a bucket counts.
+    `loss`: all activations are there, and the loss turns back. `decoder`: its last block does.
+    `feed-forward`, `convolution`: those of the encoder's last block, the decoder's activations
+    being gone. `reduction`: all gradients are there. `update`: AdamW. On a CPU only the touched
+    part of a bucket counts.
     """
     on_gpu, kept = computation.on_gpu, computation
     total = parameters.total
@@ -119,7 +120,13 @@ def moments(
         "cross_attention": kept.cross_attention(batch),
     }
     embedding = FP32 * parameters.embedding
-    gradients, buffers = kept.encoder_backward(batch)
+    change, ssm_buffers = kept.convolution_backward(batch)
+    later = {
+        "logits": kept.held_logits(batch),
+        "gradients": before + embedding,
+        "bf16_weights": copies,
+        "buckets": bucket(total - parameters.encoder),
+    }
     return {
         "loss": at(
             **activations, logits=kept.logits(batch), gradients=before, bf16_weights=copies,
@@ -129,10 +136,13 @@ def moments(
             **activations, logits=kept.held_logits(batch), gradients=before + embedding,
             bf16_weights=copies, attention=kept.attention_backward(batch), buckets=bucket(0),
         ),
-        "encoder": at(
-            encoder_activations=kept.encoder(batch) + gradients, SSM_kernel_and_FFT=buffers,
-            logits=kept.held_logits(batch), bf16_weights=copies,
-            gradients=before + embedding, buckets=bucket(total - parameters.encoder),
+        "feed-forward": at(
+            encoder_activations=kept.encoder(batch) + kept.feed_forward_backward(batch), **later
+        ),
+        "convolution": at(
+            encoder_activations=kept.encoder(batch) + change,
+            SSM_kernel_and_FFT=ssm_buffers,
+            **later,
         ),
         "reduction": at(
             logits=kept.held_logits(batch), gradients=before + part, buckets=bucket(total),
