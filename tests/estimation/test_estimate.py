@@ -1,0 +1,165 @@
+"""estimate.py: the paper's figures, what it prints, how it fails."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.benchmarking.flops import peak_flops, training_flops
+from pipeline.config import ROOT, deepspeed_settings, parse
+from pipeline.estimate import main
+from pipeline.estimation.estimate import (
+    estimate,
+    hours,
+    kilograms_co2,
+    kilowatt_hours,
+    step_seconds,
+)
+from pipeline.estimation.gpus import GPUS
+from pipeline.estimation.lengths import C4, Lengths, drawn_steps
+from pipeline.model import LocostConfig
+from preprocessing.statistics import length_summary
+
+RECIPE = ROOT / "pipeline" / "recipes" / "finetune_arxiv.yaml"
+
+
+def figures(tmp_path: Path, *arguments: str) -> dict:
+    output = tmp_path / "figures.json"
+    assert main([*arguments, "--output", str(output)]) == 0
+    return json.loads(output.read_text())
+
+
+def test_the_papers_energy_and_co2(tmp_path, capsys):
+    assert kilowatt_hours(140, 16, 190) == pytest.approx(425.6)
+    assert kilograms_co2(425.6, 58) == pytest.approx(24.7, abs=0.05)
+    found = figures(tmp_path, "--gpu", "a100", "--hours", "140", "--watts", "190", "--gpus", "16")
+    real = found["columns"][0]
+    assert (real["hours"], real["kwh"]) == (pytest.approx(140), pytest.approx(425.6))
+    printed = capsys.readouterr().out
+    for expected in ("234,724,224", "425.6", "24.7", "0.84 epochs", "364,868,892", "140.0 h"):
+        assert expected in printed, expected
+
+
+def test_the_papers_hours_do_not_fit_padded_sources(tmp_path):
+    """3.03 samples a second and GPU, the paper's rate at 4,096, are about 1,470 hours."""
+    assert hours(1_000_000, 256 / (3.03 * 16)) == pytest.approx(1470, rel=0.01)
+    real, padded = figures(tmp_path, "--hours", "140")["columns"]
+    assert padded["hours"] > 7 * real["hours"]
+    assert real["source_fill"] > 0.94  # the design's least for C4 on 16 GPUs
+    assert padded["source_fill"] == pytest.approx(0.12, abs=0.02)
+
+
+def test_time_is_operations_over_rate(tmp_path):
+    found = figures(tmp_path, "--mfu", "0.5", "--gpu", "a100")
+    real, padded = found["columns"]
+    flops = 32 * sum(training_flops(LocostConfig(), 8, 4096, 910).values())
+    assert padded["tflop"] == pytest.approx(flops / 1e12)
+    assert padded["step_seconds"] == pytest.approx(flops / (16 * 312e12 * 0.5))
+    assert step_seconds(flops, 16, GPUS["a100"], 0.5) == padded["step_seconds"]
+    measured = figures(tmp_path, "--step_seconds", "0.5", "--gpu", "a100")
+    assert measured["columns"][0]["step_seconds"] == pytest.approx(0.5)
+    assert measured["mfu"] == pytest.approx(real["tflop"] * 1e12 / (16 * 312e12 * 0.5))
+
+
+def test_the_largest_micro_batch_and_its_parts_add_up(tmp_path):
+    for column in figures(tmp_path)["columns"]:
+        totals = {moment: sum(parts.values()) for moment, parts in column["memory_gib"].items()}
+        assert max(totals.values()) == totals[column["moment"]] == column["peak_gib"]
+    assert column["micro_batch"] == [8, 4096, 910]
+
+
+def test_drawn_lengths_have_the_histogram():
+    drawn = np.concatenate([C4.draw(256, (0, 0), seed) for seed in range(16)])
+    for side, histogram in enumerate((C4.sources, C4.targets)):
+        bins = Counter(np.ceil(np.log2(drawn[:, side])).astype(int).tolist())
+        shares = np.array(histogram["counts"]) / sum(histogram["counts"])
+        found = np.array([bins[k] for k in range(len(shares))]) / len(drawn)
+        assert np.abs(found - shares).max() < 0.01
+    # The notes' means of C4 under gap sentences, 409 and 192; the histogram's sample, 421 and 197.
+    assert drawn.mean(axis=0) == pytest.approx([421, 197], rel=0.15)
+
+
+def test_drawn_batches_are_cut_as_the_trainer_cuts_them():
+    for lengths, batches in drawn_steps(C4, 64, 16, (4096, 910)):
+        assert len(batches) == 16 and sum(batch.samples for batch in batches) == 64
+        assert max(batch.source for batch in batches) == lengths[:, 0].max() <= 4096
+        assert max(batch.target for batch in batches) == lengths[:, 1].max() <= 910
+
+
+@pytest.fixture
+def data(dataset_folder, tmp_path) -> Path:
+    """A dataset whose manifest has histograms, as preprocessing writes them."""
+    folder = tmp_path / "data"
+    shutil.copytree(dataset_folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["lengths"] = {
+        "source": length_summary(Counter({40: 20, 100: 6})),
+        "target": length_summary(Counter({9: 26})),
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_datasets_own_lengths_size_and_vocabulary_count(data, tmp_path):
+    recipe = ["--config", str(RECIPE)]
+    found = figures(tmp_path, *recipe, "--data", str(data), "--gpus", "4")
+    assert found["dataset_samples"] == 26
+    assert found["steps"] == -(-60 * 26 // 128)
+    real, padded = found["columns"]
+    assert real["micro_batch"][1] <= 128 < padded["micro_batch"][1] == 4096
+    assert found["parameters"] < 234_724_224 - 30_000 * 768  # 64 pieces and the sentinels
+
+
+def test_settings_of_the_trainer_may_follow(tmp_path):
+    plain = figures(tmp_path)["columns"][1]
+    more = figures(tmp_path, "--train.accumulation", "4", "--model.dropout", "0.1")["columns"][1]
+    assert more["micro_batch"][0] == plain["micro_batch"][0] // 2
+    recomputed = figures(tmp_path, "--train.recompute_activations", "true")["columns"][1]
+    assert recomputed["peak_gib"] < plain["peak_gib"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", "t4"], ["t4", "v100", "a100", "h100", "h200"]),
+        (["--gpus", "0"], ["--gpus", "0"]),
+        (["--gpus", "7"], ["batch_size", "256"]),
+        (["--mfu", "0.1", "--hours", "3"], ["--hours", "--mfu"]),
+        (["--train.peak", "1"], ["train.peak"]),
+        (["--data", "nowhere"], ["nowhere"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["--deepspeed_config", "nowhere.json"], ["nowhere.json"]),
+        (["--config", str(RECIPE)], ["max_epochs", "--data DIR"]),
+        (["--output", "no/such/folder.json"], ["no/such"]),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments, words, capsys):
+    try:
+        status = main(arguments)
+    except SystemExit as stopped:
+        status = stopped.code
+    assert status == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error
+    assert all(word in error for word in words), error
+
+
+def test_a_manifest_without_histograms_is_refused(dataset_folder, capsys):
+    assert main(["--data", str(dataset_folder)]) == 2
+    assert "no histogram of lengths" in capsys.readouterr().err
+
+
+def test_a_device_is_found_by_its_name():
+    assert peak_flops("NVIDIA H100 80GB HBM3") == GPUS["h100"].flops == 989e12
+    assert peak_flops("Tesla V100-SXM2-32GB") == 125e12
+    assert peak_flops("another") is None
+
+
+def test_what_python_callers_get():
+    config, _ = parse(["--data.train", "x"])
+    lengths = Lengths("made up", {"edges": [64], "counts": [1]}, {"edges": [16], "counts": [1]})
+    found = estimate(config, deepspeed_settings(config, 8), 8, 10, lengths, 32_100)
+    assert found.real.flops < found.padded.flops and found.steps == 10

@@ -1,0 +1,41 @@
+"""Two updates of every recipe with every DeepSpeed configuration, tiny, in one process group.
+
+    deepspeed recipe_matrix.py OUTPUT train.py's arguments...
+
+Each leaves a run folder OUTPUT/<recipe>-<configuration>.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
+
+from pipeline import distributed  # noqa: E402 (the root first)
+from pipeline.config import parse  # noqa: E402
+from pipeline.training import trainer  # noqa: E402
+
+RECIPES = sorted(path.stem for path in (ROOT / "pipeline" / "recipes").glob("*.yaml"))
+CONFIGURATIONS = sorted(path.stem for path in (ROOT / "ds_configs").glob("*.json"))
+CASES = [(recipe, configuration) for recipe in RECIPES for configuration in CONFIGURATIONS]
+
+
+def main(output: Path, arguments: list[str]) -> None:
+    """Train all cases, one after the other."""
+    world = distributed.start()
+    for recipe, configuration in CASES:
+        words = ["--config", str(ROOT / "pipeline" / "recipes" / f"{recipe}.yaml"), *arguments]
+        words += ["--deepspeed_config", f"ds_configs/{configuration}.json"]
+        if configuration == "zero3":  # does not generate
+            words += ["--train.validation_rouge", "false"]
+        config, _ = parse([*words, "--output", str(output / f"{recipe}-{configuration}")])
+        # The recipe's own accumulation, at the smallest batch that has it.
+        batch = str(world.size * config.train.accumulation)
+        config, _ = parse([*words, "--train.batch_size", batch, "--output", config.output])
+        assert trainer.train(config, trainer.prepare(config, world), world) == 0
+    distributed.stop()
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
+    main(Path(words[0]), words[1:])
