@@ -48,7 +48,7 @@ def create_json(path: Path, value: Any) -> bool:
     Of several processes that try at once, one gets True.
     """
     temporary = temporary_name(path)
-    while True:
+    while not path.exists():  # seldom false, but then nothing need be written
         replace_json(temporary, value)
         try:
             path.hardlink_to(temporary)
@@ -59,6 +59,7 @@ def create_json(path: Path, value: Any) -> bool:
         finally:
             temporary.unlink(missing_ok=True)
         return True
+    return False
 
 
 def when_visible(path: Path, seconds: float = 90.0) -> Path:

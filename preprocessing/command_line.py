@@ -28,7 +28,7 @@ def add_common_options(
     """The options of every command that makes shards, with these default lengths (in ids)."""
     parser.add_argument("--input", required=True, nargs="+", metavar="GLOB", help="input files")
     parser.add_argument(
-        "--tokenizer", required=True, help="SentencePiece model, or a folder that holds one"
+        "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
     )
     parser.add_argument(
         "--output", required=True, help="dataset folder to fill; its name names the shards"
@@ -66,7 +66,7 @@ def run_command(main: Callable[[], None]) -> None:
         status = USER_ERROR
     except KeyboardInterrupt as error:
         print(
-            f"{error or 'interrupted'}; the same command goes on from here",
+            f"{str(error) or 'interrupted'}; the same command goes on from here",
             file=sys.stderr,
             flush=True,
         )

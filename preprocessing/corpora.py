@@ -1,6 +1,7 @@
 """Readers: files as users have them, as entries, each a usable record or a reason why not."""
 
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ NO_SUMMARY = "no summary"
 TOO_LONG = "too long"
 DUPLICATE = "duplicate"
 LONGEST_LINE = 2**28  # bytes; a longer line is counted without ever being held in memory
+BOM = b"\xef\xbb\xbf"  # what some editors begin a file with
+EDGE = 2**16  # bytes of an input's beginning and end that its description covers
 COMPRESSED = (".gz", ".zip", ".parquet")
 
 Record = dict[str, Any]
@@ -61,6 +64,8 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
     """
     found: set[Path] = set()
     for pattern in patterns:
+        if Path(pattern).is_dir():
+            raise ValueError(f"--input {pattern} is a folder; name its files, as '{pattern}/*.gz'")
         matches = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
         files = {match for match in matches if match.is_file()}
         if Path(pattern).is_file():  # a name may hold glob characters itself
@@ -85,6 +90,22 @@ def split_items(paths: Sequence[Path], block_size: int) -> list[Item]:
             starts = range(0, size, block_size)
             items += [Item(path, start, min(start + block_size, size)) for start in starts]
     return items
+
+
+def describe_input(path: Path) -> str:
+    """What tells an input from another: name, size, and a digest of its first and last 64 KiB.
+
+    A .gz ends in the CRC of its text, so it cannot change unnoticed; of a large plain file a change
+    in the middle that keeps the size goes unseen. A folder is only named.
+    """
+    if path.is_dir():
+        return path.name
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(EDGE))
+        file.seek(max(0, size - EDGE))
+        digest.update(file.read(EDGE))
+    return f"{path.name}, {size} bytes, {digest.hexdigest()[:16]}"
 
 
 def read_json_lines(item: Item) -> Iterator[Entry]:
@@ -167,7 +188,7 @@ def numbered_lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes
 def parse_line(line: bytes) -> Record | str:
     """The JSON object of a line, or why there is none."""
     try:
-        record = json.loads(line.decode())
+        record = json.loads(line.removeprefix(BOM).decode())
     except UnicodeDecodeError:
         return BAD_ENCODING
     except (ValueError, RecursionError):

@@ -107,6 +107,7 @@ def filters_from(options: argparse.Namespace) -> tuple[Filters, dict[str, Any]]:
         settings["accept"] = options.accept
         accept = _function(options.accept)
     words, domains = lists["blocked_words"], lists["blocked_domains"]
+    domains = domains and frozenset(map(_domain, domains))
     return Filters(
         options.min_characters,
         options.max_characters,
@@ -127,17 +128,34 @@ def _lines(content: bytes, name: str) -> frozenset[str]:
     return lines - {""}
 
 
+def _domain(entry: str) -> str:
+    """The domain of an entry that may be a whole URL."""
+    return (urlsplit(entry if "//" in entry else f"//{entry}").hostname or entry).strip(".")
+
+
 def _function(name: str) -> Callable[[str, str], bool]:
+    """The user's own test; what goes wrong in it is said with the document it was given."""
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = getattr(importlib.import_module(module), function or "no function named")
+    except Exception as error:  # whatever importing a user's module brings up
         raise ValueError(
-            f"--accept {name}: {error}; expected MODULE:FUNCTION, importable here (set PYTHONPATH)"
+            f"--accept {name}: {type(error).__name__}: {error}; expected MODULE:FUNCTION, which "
+            "Python can import here (PYTHONPATH)"
         ) from None
     if not callable(found):
         raise ValueError(f"--accept {name} is not a function")
-    return found
+
+    def accept(text: str, url: str) -> bool:
+        try:
+            return bool(found(text, url))
+        except Exception as error:
+            raise ValueError(
+                f"--accept {name} failed on the document {url or text[:60]!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    return accept
 
 
 def _words(text: str) -> list[str]:

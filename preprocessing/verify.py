@@ -28,8 +28,22 @@ def faults(dataset: Dataset, shards: Sequence[int]) -> Iterator[str]:
                 bar.update()
         except (ValueError, OSError, tarfile.TarError) as error:
             said = described(error)
-            yield said if str(path.parent) in said else f"{path}: {said}"
+            named = said if str(path.parent) in said else f"{path}: {said}"
+            yield f"{named}; delete that .tar and the command that made the folder makes it again"
     bar.close()
+    yield from _miscounts(dataset)
+
+
+def _miscounts(dataset: Dataset) -> Iterator[str]:
+    """What the manifest's counts say that its shards do not."""
+    counts = dataset.manifest["counts"]
+    if not {"documents", "kept", "excluded"} <= counts.keys():
+        return  # made by another program
+    if counts["kept"] != len(dataset):
+        yield f"{dataset.path}: counts say kept {counts['kept']}, the shards hold {len(dataset)}"
+    documents = counts["kept"] + sum(counts["excluded"].values())
+    if counts["documents"] != documents:
+        yield f"{dataset.path}: kept and excluded add up to {documents}, not {counts['documents']}"
 
 
 class _Check:

@@ -27,7 +27,7 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing import duplicates
 from preprocessing.board import Board
 from preprocessing.claims import Claims
-from preprocessing.corpora import DUPLICATE, Entry, Item, Reader
+from preprocessing.corpora import DUPLICATE, Entry, Item, Reader, describe_input
 from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer
 from preprocessing.ranks import Make, Ranks, follow, lead
 from preprocessing.statistics import Statistics, length_summary
@@ -70,7 +70,6 @@ class Job:
     @cached_property
     def description(self) -> dict[str, Any]:
         """All that decides the output's bytes; a folder holds the results of one description."""
-        paths = list(dict.fromkeys(item.path for item in self.items))
         return {
             "format_version": shards.FORMAT_VERSION,
             "kind": self.kind,
@@ -79,16 +78,27 @@ class Job:
             "tokenizer": self.tokenizer.sha256,
             **self.settings,
             **({"deduplicate": True} if self.deduplicate else {}),
-            "inputs": [
-                path.name if path.is_dir() else f"{path.name}, {path.stat().st_size} bytes"
-                for path in paths
-            ],
+            "inputs": list(self.inputs.values()),
         }
 
     @cached_property
-    def fingerprint(self) -> str:
-        """A digest of the description."""
-        return hashlib.sha256(json.dumps(self.description).encode()).hexdigest()
+    def inputs(self) -> dict[Path, str]:
+        """What tells each input file from another."""
+        return {path: describe_input(path) for path in dict.fromkeys(i.path for i in self.items)}
+
+    @cached_property
+    def fingerprints(self) -> list[str]:
+        """Of each item, a digest of all that decides its shard: not the other inputs, unless their
+        texts are compared with its own."""
+        settings = {**self.description}
+        if not self.deduplicate:
+            del settings["inputs"]
+        return [
+            hashlib.sha256(
+                json.dumps([settings, number, self.inputs[item.path], item.start]).encode()
+            ).hexdigest()
+            for number, item in enumerate(self.items)
+        ]
 
     def folder(self, name: str = "") -> Path:
         """Where a stage keeps its markers and claims."""
@@ -184,31 +194,49 @@ def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
 def _open_folder(job: Job) -> None:
     """Make the output folder, or make sure that what it holds is this job's."""
     path = job.folder() / "settings.json"
+    if job.output.exists() and not job.output.is_dir():
+        raise ValueError(f"--output {job.output} is a file; give a folder")
     if not path.is_file() and (job.output / shards.MANIFEST).exists():
         raise ValueError(f"{job.output} already holds a dataset; choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
     if not create_json(path, job.description):
-        differences = _differences(json.loads(path.read_bytes()), job.description)
-        if differences:
+        before = json.loads(path.read_bytes())
+        differences = _differences(before, job.description)
+        if differences and not _only_unused_inputs(job, before, differences):
+            shown = "; ".join(list(differences.values())[:5])
             raise ValueError(
-                f"{job.output} holds results of other settings: {'; '.join(differences[:5])}; "
+                f"{job.output} holds results of other settings: {shown}; "
                 "choose another --output or delete it"
             )
+        if differences:
+            replace_json(path, job.description)
     if _is_finished(job) and _missing(job):  # a shard was lost since: no longer complete
         (job.output / shards.MANIFEST).unlink()
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What two descriptions disagree on, input by input."""
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+    """What two descriptions disagree on, input by input: {name: how}."""
     flat = [
         {**description, **{f"input {i}": text for i, text in enumerate(description["inputs"])}}
         for description in (before, now)
     ]
-    return [
-        f"{name} was {flat[0].get(name)}, is {flat[1].get(name)}"
+    return {
+        name: f"{name} was {flat[0].get(name, 'not set')}, is {flat[1].get(name, 'not set')}"
         for name in {**flat[0], **flat[1]}
         if name != "inputs" and flat[0].get(name) != flat[1].get(name)
-    ]
+    }
+
+
+def _only_unused_inputs(job: Job, before: dict[str, Any], names: Iterable[str]) -> bool:
+    """Whether only inputs differ of which nothing was made yet, under the names they had: such as
+    a damaged file that was fetched again."""
+    if job.deduplicate or len(before["inputs"]) != len(job.inputs):
+        return False
+    made = {item.path for i, item in enumerate(job.items) if _marker(job, i).is_file()}
+    for number, (path, old) in enumerate(zip(job.inputs, before["inputs"], strict=True)):
+        if f"input {number}" in names and (path in made or old.split(", ")[0] != path.name):
+            return False
+    return all(name.startswith("input ") for name in names)
 
 
 def _check_complete(job: Job) -> None:
@@ -254,7 +282,7 @@ def _make(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
     with few_collections():
         entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
     marker = {
-        "description": job.fingerprint,
+        "fingerprint": job.fingerprints[item],
         "shard": entry,
         "statistics": statistics.to_json(),
     }
@@ -286,7 +314,7 @@ def _is_done(job: Job, item: int) -> bool:
     if not path.is_file():
         return False
     marker = json.loads(path.read_bytes())
-    if marker["description"] != job.fingerprint:
+    if marker["fingerprint"] != job.fingerprints[item]:
         raise ValueError(f"{path} belongs to other settings; choose another --output")
     shard = marker["shard"]
     tar, index = (job.output / f"{shard['name']}{suffix}" for suffix in (".tar", ".npy"))
@@ -311,9 +339,13 @@ def _finish(job: Job) -> None:
         statistics.add(marker["statistics"])
     if statistics.documents == 0:
         files = len(job.description["inputs"])
-        raise ValueError(f"the {files} input files hold no documents at all")
+        raise ValueError(f"{files} input files hold no documents at all")
     if statistics.kept == 0:
-        raise ValueError(f"no document could be used: {dict(statistics.excluded)}")
+        reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(statistics.excluded.items()))
+        raise ValueError(
+            f"no document could be used ({reasons}); see docs/data.md for the forms that are read, "
+            f"then delete {job.output} or choose another --output"
+        )
     _sweep(job)
     replace_bytes(job.output / job.tokenizer.file_name, job.tokenizer.path.read_bytes())
     manifest = {

@@ -149,6 +149,9 @@ def test_fingerprint_follows_the_manifest_not_its_spelling(folder):
 def test_missing_folder_and_unfinished_folder(tmp_path):
     with pytest.raises(ValueError, match=r"no dataset folder .*preprocessing\.pretrain"):
         Dataset(tmp_path / "none")
+    with pytest.raises(ValueError, match="is no dataset folder: it has no manifest"):
+        Dataset(tmp_path)
+    (tmp_path / ".items").mkdir()  # what a job leaves while it works
     with pytest.raises(ValueError, match=r"not complete; run the command"):
         Dataset(tmp_path)
 

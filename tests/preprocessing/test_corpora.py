@@ -7,7 +7,14 @@ import pytest
 from made_up_text import c4_lines, write_lines
 
 from preprocessing import corpora
-from preprocessing.corpora import TOO_LONG, Item, read_c4, read_json_lines, split_items
+from preprocessing.corpora import (
+    TOO_LONG,
+    Item,
+    describe_input,
+    read_c4,
+    read_json_lines,
+    split_items,
+)
 
 
 def records(items):
@@ -59,6 +66,27 @@ def test_a_line_beyond_the_limit_is_counted_and_passed_over(tmp_path, monkeypatc
             TOO_LONG,
             *([] if last else [{"text": "a"}]),
         ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path, suffix):
+    path = write_lines(tmp_path / f"c4{suffix}", ["\ufeff" + '{"text": "a"}', '{"text": "b"}'])
+    assert records([Item(path)]) == [{"text": "a"}, {"text": "b"}]
+
+
+def test_inputs_are_told_apart_by_content(tmp_path):
+    path = write_lines(tmp_path / "c4.json.gz", c4_lines(0, 3000))
+    before = describe_input(path)
+    assert path.stat().st_size > 2 * corpora.EDGE
+    lines = c4_lines(0, 3000)
+    lines[1500] = lines[1500].replace("e", "f", 1)
+    write_lines(path, lines)
+    assert describe_input(path).split(", ")[2] != before.split(", ")[2]
+
+
+def test_a_folder_is_no_input(tmp_path):
+    with pytest.raises(ValueError, match="is a folder; name its files"):
+        corpora.find_inputs([str(tmp_path)])
 
 
 def test_a_block_may_lie_inside_a_line(tmp_path):

@@ -63,6 +63,6 @@ def test_another_choice_is_another_dataset(command, tokenizer_path, tmp_path, ca
     try:
         command(pretrain.main, *arguments, "--output", tmp_path / "c4", "--deduplicate")
     except ValueError as error:
-        assert "deduplicate was None, is True" in str(error)
+        assert "deduplicate was not set, is True" in str(error)
     else:
         raise AssertionError("not refused")

@@ -7,7 +7,7 @@ from made_up_text import write_lines
 
 from pipeline.shards import Dataset
 from preprocessing import pretrain
-from preprocessing.filters import Filters
+from preprocessing.filters import Filters, _domain
 
 TEXT = "The mill stands by the river. Herons fish there. They wait. We watch. It gets dark."
 
@@ -34,6 +34,7 @@ def test_whole_words_and_phrases(text, found):
         ("https://example.org/page", True),
         ("http://www.Example.org:80/", True),
         ("https://notexample.org/", False),
+        ("https://sub.whole.net/page", True),
         ("https://org/", False),
         ("https://other.net/example.org", False),
         ("no url", False),
@@ -41,7 +42,8 @@ def test_whole_words_and_phrases(text, found):
     ],
 )
 def test_domains_and_their_subdomains(url, found):
-    filters = Filters(blocked_domains=frozenset({"example.org"}))
+    entries = map(_domain, ["example.org", "http://whole.net/", "sub.slash.net/"])
+    filters = Filters(blocked_domains=frozenset(entries))
     assert (filters.fault("text", url) == "blocked domain") is found
 
 
@@ -94,6 +96,7 @@ def test_every_filter_counts_what_it_leaves_out(command, tokenizer_path, tmp_pat
         ("--url_pattern", "(", r"--url_pattern \("),
         ("--accept", "json", "expected MODULE:FUNCTION"),
         ("--accept", "json:nothing", "--accept json:nothing"),
+        ("--accept", "os:strerror", r"--accept os:strerror failed on the document 'https"),
         ("--accept", "json:__name__", "is not a function"),
         ("--blocked_words", "/dev/null", "holds no entry"),
     ],
@@ -102,4 +105,4 @@ def test_refusals(command, corpus, tokenizer_path, tmp_path, option, value, mess
     arguments = ["--input", corpus / "*", "--tokenizer", tokenizer_path, "--output", tmp_path / "o"]
     with pytest.raises(ValueError, match=message):
         command(pretrain.main, *arguments, option, value)
-    assert not (tmp_path / "o").exists()
+    assert not (tmp_path / "o/manifest.json").exists()

@@ -147,6 +147,41 @@ def test_finish_checks_and_writes_the_manifest(
     assert tree(output) == tree(undisturbed)
 
 
+def test_a_damaged_input_is_fetched_again(command, corpus, tokenizer_path, undisturbed, tmp_path):
+    """Only its own shard waited for it; what was made of others stays."""
+    inputs = shutil.copytree(corpus, tmp_path / "corpus")
+    whole = (inputs / "c4-1.json.gz").read_bytes()
+    (inputs / "c4-1.json.gz").write_bytes(whole[:-100])
+    options = arguments(inputs, tokenizer_path, tmp_path / "c4")
+    with pytest.raises(ValueError, match=r"c4-1\.json\.gz is corrupt or cut short"):
+        command(pretrain.main, *options)
+    made = (tmp_path / "c4/c4-00000-00000.tar").stat().st_ino
+    (inputs / "c4-1.json.gz").write_bytes(whole)
+    command(pretrain.main, *options)
+    assert tree(tmp_path / "c4") == tree(undisturbed)
+    assert (tmp_path / "c4/c4-00000-00000.tar").stat().st_ino == made
+    # One whose shard is made may not change, even where its size stays.
+    (inputs / "c4-2.jsonl").write_text((inputs / "c4-2.jsonl").read_text().replace("mill", "hill"))
+    with pytest.raises(ValueError, match=r"input 2 was c4-2\.jsonl, .*, is c4-2\.jsonl"):
+        command(pretrain.main, *options)
+
+
+@pytest.mark.slow
+def test_interrupted_it_says_so(tokenizer_path, tmp_path):
+    write_lines(tmp_path / "c4-0.jsonl", c4_lines(0, 400))
+    (tmp_path / "watch.py").write_text(WATCHED)
+    environment = {"PYTHONPATH": str(tmp_path), "LOG": str(tmp_path / "log")}
+    options = arguments(tmp_path, tokenizer_path, tmp_path / "out", "--accept", "watch:log")
+    process = start(*options, **environment)
+    while not (tmp_path / "log").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.endswith("interrupted; the same command goes on from here\n")
+
+
 def test_a_lost_shard_is_made_again(command, undisturbed, corpus, tokenizer_path, tmp_path):
     output = shutil.copytree(undisturbed, tmp_path / "c4")
     (output / "c4-00001-00000.tar").unlink()

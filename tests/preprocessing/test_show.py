@@ -200,6 +200,17 @@ def test_verify_reads_every_sample(tokenizer_path, tmp_path, source, ends, said)
     assert list(faults(Dataset(good), range(1))) == []
 
 
+def test_verify_adds_up_the_counts(dataset):
+    path = dataset.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["counts"]["kept"] += 1
+    path.write_text(json.dumps(manifest))
+    shown = list(faults(Dataset(dataset.path), range(0)))
+    assert len(shown) == 2
+    assert f"counts say kept {len(dataset) + 1}, the shards hold {len(dataset)}" in shown[0]
+    assert "kept and excluded add up to" in shown[1]
+
+
 def test_verify_finds_keys_used_twice(tokenizer_path, tmp_path):
     good = Sample(ids(5, 1), ids(5, 1), {})
     folder = made(tmp_path / "set", tokenizer_path, [good], [good], keys=("0-0", "0-1"))
