@@ -76,7 +76,10 @@ def save_moments(engine: deepspeed.DeepSpeedEngine, path: Path, rank: int) -> No
         for share in _shares(engine, rank):
             for moment in MOMENTS:
                 pieces[f"{moment}@{share.start}:{share.name}"] = share.get(moment)
+    path.touch()
+    mode = path.stat().st_mode
     save_file(pieces, path)
+    path.chmod(mode)  # as readable as any new file; safetensors would leave it to its owner
 
 
 def load_moments(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from resume_matrix import FEWER, PAIR, SAME, STOP, gone_on
+from resume_matrix import FEWER, PAIR, SAME, gone_on
 from safetensors.torch import load_file
 from trainer_runs import SETTINGS, SMALL, metrics
 
@@ -56,6 +56,16 @@ def state(run: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def test_what_changed_is_told_in_one_line(matrix):
+    told = json.loads((matrix / "told-fewer.json").read_text())
+    name = gone_on("zero1-fp32", "zero3", 2, 1)
+    (line,) = [line for line in told[name].splitlines() if "goes on after" in line]
+    assert line.endswith(
+        "goes on after step 5; changed since: processes 2 -> 1, zero_stage 1 -> 3, "
+        "train.max_steps 5 -> 10"
+    )
+
+
 def losses(run: Path) -> list[float]:
     return [line["loss"] for line in metrics(run) if "loss" in line]
 
@@ -78,11 +88,11 @@ def test_other_processes_stages_and_micro_batches_to_rounding(
 ):
     unbroken = matrix / ("zero2-fp32" if source == "alone" else source)
     run = matrix / gone_on(source, zero, accumulation, processes)
-    tolerance = 2e-2 if source.endswith("bf16") else 1e-4
+    # Seen: 1.3e-7 and 4e-6 of the largest element in fp32, 2.2e-4 and 1.2e-2 in bf16.
+    tolerance, of_state = (2e-3, 1e-1) if source.endswith("bf16") else (1e-6, 1e-4)
     assert len(losses(run)) == 10
     assert losses(run) == pytest.approx(losses(unbroken), rel=tolerance)
-    assert losses(run)[STOP] == pytest.approx(losses(unbroken)[STOP], rel=tolerance / 100)
     ours, theirs = state(run), state(unbroken)
     for name, expected in theirs.items():
         error = (ours[name] - expected).abs().max() / expected.abs().max().clamp(min=1e-8)
-        assert error < 50 * tolerance, name
+        assert error < of_state, name
