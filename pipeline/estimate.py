@@ -196,7 +196,7 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     of = f"{figures['dataset_samples']:,} samples of {name}"
     if name == "C4":
         of = f"C4's {C4_SAMPLES:,} eligible documents ({C4_DOCUMENTS:,} rows)"
-    yield f"samples     {figures['samples']:,} = {figures['epochs']:.2f} epochs of {of}"
+    yield f"samples     {figures['samples']:,} = {figures['epochs']:,.2f} epochs of {of}"
     if figures["gpu"].startswith("V100") and figures["precision"] == "bf16":
         yield "note        a V100 has no bf16: time is at its fp16 rate"
 
@@ -219,17 +219,33 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield line("memory a GPU, GiB", (f"at its highest: {one['moment']}" for one in columns))
     shapes = (one["micro_batch"] for one in columns)
     yield line("largest micro-batch", (f"{b} x ({s:,} + {t:,})" for b, s, t in shapes))
-    highest_parts = [one["memory_gib"][one["moment"]] for one in columns]
-    for part in dict.fromkeys(part for parts in highest_parts for part in parts):
-        if any(parts.get(part) for parts in highest_parts):
-            yield line(f"  {part}", (f"{parts.get(part, 0):.2f}" for parts in highest_parts))
+    for part in dict.fromkeys(part for one in columns for part in most(one)):
+        cells = [cell(one, part) for one in columns]
+        if any(text != "0.00" for text in cells):
+            yield line(f"  {part}", cells)
     yield row("  total", "{:.2f}", "peak_gib")
     room = figures["gpu_memory_gib"]
     verdicts = ("fits" if one["peak_gib"] < room else "does not fit" for one in columns)
     yield line(f"  of {room:g}", verdicts)
     if figures["host_gib"]:
         yield f"host memory a GPU, GiB  {figures['host_gib']:.2f}"
+    yield "In parentheses: at another moment, not in the total."
     yield "Not counted: the CUDA context and NCCL's buffers (1 to 2 GiB), fragmentation."
+
+
+def most(column: dict[str, Any]) -> dict[str, float]:
+    """The most that each part takes at any moment, GiB."""
+    parts: dict[str, float] = {}
+    for moment in column["memory_gib"].values():
+        for part, size in moment.items():
+            parts[part] = max(size, parts.get(part, 0.0))
+    return parts
+
+
+def cell(column: dict[str, Any], part: str) -> str:
+    """A part's GiB at the highest moment; in parentheses where it is not there then."""
+    size = column["memory_gib"][column["moment"]].get(part, 0.0)
+    return f"{size:.2f}" if size else f"({most(column)[part]:.2f})".replace("(0.00)", "0.00")
 
 
 def line(label: str, cells: Any) -> str:
