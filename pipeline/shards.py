@@ -48,6 +48,10 @@ FIELDS: dict[str, type] = {
 Opened = TypeVar("Opened")
 
 
+class DamagedData(ValueError):
+    """A file of a dataset is missing, cut short, or not what its manifest or index says."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One (source, target) pair: 1-D arrays of ids, each ending in EOS.
@@ -219,6 +223,8 @@ class Dataset:
                 f"no dataset folder {self.path}; `python -m preprocessing.pretrain` or "
                 "`python -m preprocessing.finetune` makes one (--output)"
             )
+        if not manifest_path.is_file() and not (self.path / ".items").is_dir():
+            raise ValueError(f"{self.path} is no dataset folder: it has no {MANIFEST}")
         if not manifest_path.is_file():
             raise ValueError(
                 f"{self.path} has no {MANIFEST}, so it is not complete; run the command "
@@ -281,7 +287,7 @@ class Dataset:
         try:
             return decode_sample(tar.read(offset, size), self.id_dtype)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
+            raise DamagedData(
                 f"{self.path / self.shards[shard].name}.tar is damaged at byte {offset}: {error!r}"
             ) from None
 
@@ -308,7 +314,7 @@ class Dataset:
         path = self._shard_file(folder, shard, ".tar")
         size, expected = path.stat().st_size, self.shards[shard].bytes
         if size != expected:
-            raise ValueError(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
+            raise DamagedData(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
         return path
 
     def _open_tar(self, folder: Path, shard: int) -> ShardFile:
@@ -319,10 +325,10 @@ class Dataset:
         try:
             rows = np.load(path, mmap_mode="r")
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is damaged ({error}); {REDO}") from None
+            raise DamagedData(f"{path} is damaged ({error}); {REDO}") from None
         expected = self.shards[shard].samples
         if rows.dtype != INDEX or rows.shape != (expected,):
-            raise ValueError(
+            raise DamagedData(
                 f"{path} does not hold the {expected} rows its manifest speaks of; {REDO}"
             )
         return rows.view(np.ndarray)
@@ -330,7 +336,7 @@ class Dataset:
     def _shard_file(self, folder: Path, shard: int, suffix: str) -> Path:
         path = folder / (self.shards[shard].name + suffix)
         if not path.is_file():
-            raise ValueError(f"{path} is missing, its manifest names it; {REDO}")
+            raise DamagedData(f"{path} is missing, its manifest names it; {REDO}")
         return path
 
     def _check_tokenizer(self) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from pipeline import distributed
 from pipeline.config import parse
+from pipeline.shards import DamagedData
 from pipeline.training.health import RunFailed
 
 
@@ -41,6 +42,9 @@ def main(arguments: list[str]) -> int:
     except RunFailed as error:  # on all processes alike
         if is_main:
             print(f"error: {error}", file=sys.stderr)
+        return 1
+    except DamagedData as error:
+        print(f"error: rank {world.rank}: {error}", file=sys.stderr)
         return 1
     except torch.OutOfMemoryError as error:
         print(

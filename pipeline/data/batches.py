@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pipeline.data.order import GlobalOrder, SampleRef
-from pipeline.shards import INDEX, Dataset, Sample
+from pipeline.shards import INDEX, DamagedData, Dataset, Sample
 
 IGNORED = -100  # label that the loss leaves out
 
@@ -209,7 +209,7 @@ class Batches:
         offset, size, *lengths = plan.rows[place].tolist()
         sample = dataset.read(shard, offset, size)
         if lengths != [len(sample.source), len(sample.target)]:
-            raise ValueError(
+            raise DamagedData(
                 f"{dataset.path / dataset.shards[shard].name}.tar is damaged at byte {offset}: "
                 f"{len(sample.source)} and {len(sample.target)} ids there, its index says "
                 f"{lengths[0]} and {lengths[1]}"
@@ -227,8 +227,9 @@ def validation_batches(
     dataset: Dataset, indices: Sequence[int], size: int, source_length: int, target_length: int
 ) -> Iterator[tuple[list[int], MicroBatch]]:
     """The given samples, sorted by length, in micro-batches of `size`, with their indices."""
-    _, rows = dataset.rows(np.array(indices, np.int64))
-    ordered = [indices[k] for k in np.lexsort((indices, rows["source_length"]))]
+    samples = np.array(indices, np.int64)
+    _, rows = dataset.rows(samples)
+    ordered = samples[np.lexsort((samples, rows["source_length"]))].tolist()
     for start in range(0, len(ordered), size):
         chosen = ordered[start : start + size]
         yield chosen, collate([dataset[i] for i in chosen], source_length, target_length)

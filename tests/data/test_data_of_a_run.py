@@ -1,9 +1,11 @@
 """train.py over mixed and staged data, and over data that is no longer what it was."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,18 +21,24 @@ SMALL = (
 ).split()
 
 
-def train(output: Path, data: Path, *more: str, steps: int = 3) -> tuple[int, str]:
-    """(exit status, everything printed) of a run in one process."""
+def start(output: Path, data: Path, *more: str, steps: int = 3) -> subprocess.Popen:
+    """A run in one process."""
     command = [sys.executable, str(ROOT / "pipeline" / "train.py"), *SMALL]
     command += ["--data.train", str(data), "--output", str(output)]
     command += ["--train.max_steps", str(steps), *more]
-    run = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
-    )
-    return run.returncode, run.stdout
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def train(output: Path, data: Path, *more: str, steps: int = 3) -> tuple[int, str]:
+    """(exit status, everything printed) of such a run."""
+    process = start(output, data, *more, steps=steps)
+    text, _ = process.communicate(timeout=240)
+    return process.returncode, text
 
 
 def losses(output: Path) -> list[float]:
+    if not (output / "metrics.jsonl").exists():
+        return []
     lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
     return [line["loss"] for line in lines if "loss" in line]
 
@@ -58,3 +66,17 @@ def test_staging_changes_nothing_and_another_mixture_or_dataset_is_refused(
     shutil.copytree(validation_folder, data)
     status, text = train(tmp_path / "plain", data, steps=4)
     assert status == 2 and before in text and Dataset(data).fingerprint in text
+
+
+def test_data_lost_during_a_run_ends_it_in_one_line(dataset_folder, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(dataset_folder, data)
+    process = start(tmp_path / "run", data, steps=1_000_000)
+    while not losses(tmp_path / "run") and process.poll() is None:
+        time.sleep(0.1)
+    cut = data / "tiny-00002-00000.tar"
+    os.truncate(cut, 700)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, text
+    assert "Traceback" not in text
+    assert f"error: rank 0: {cut} is damaged at byte " in text
