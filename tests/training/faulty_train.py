@@ -1,59 +1,43 @@
-"""train.py with one fault: `FAULT=PLACE:RANK:STEP:DEED deepspeed faulty_train.py arguments...`.
+"""train.py, but one rank fails in a way of its own at the third step.
 
-PLACE is `update` (before an update), `save` (when half of a process's moments are written) or
-`named` (when a whole checkpoint just got its name); DEED is `kill` (this process), `kill-all` (the
-process group, the launcher with it) or `raise`.
+deepspeed faulty_train.py {raise,sleep,memory} train.py's arguments...
 """
 
 import os
-import signal
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from pipeline import train  # noqa: E402 (the root first)
+import torch  # noqa: E402 (the root first)
+
+from pipeline import train  # noqa: E402
+from pipeline.training import trainer  # noqa: E402
+
+STEP = 2  # from 0
 
 
-def fail(deed: str) -> None:
-    if deed == "raise":
-        raise RuntimeError("the graphics card has left")
-    if deed == "kill-all":
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def arm(place: str, rank: str, step: str, deed: str) -> None:
-    from pipeline.training import checkpoint, trainer
-
-    if os.environ.get("RANK", "0") != rank:
-        return
-    owner: Any
-    owner, name = {
-        "update": (trainer, "update"),
-        "save": (checkpoint, "save_moments"),
-        "named": (checkpoint, "fsync_folder"),
-    }[place]
-    reached = {"step": 0}
-    proper, seed_dropout = getattr(owner, name), trainer.seed_dropout
-
-    def seed(seed: int, done: int, of_rank: int) -> None:
-        reached["step"] = done + 1
-        seed_dropout(seed, done, of_rank)
-
-    def faulty(*arguments: Any) -> Any:
-        if reached["step"] == int(step):
-            if place == "save":
-                proper(*arguments)
-                os.truncate(arguments[1], arguments[1].stat().st_size // 2)
-            fail(deed)
-        return proper(*arguments)
-
-    trainer.seed_dropout = seed
-    setattr(owner, name, faulty)
+def fail(way: str) -> None:
+    if way == "raise":
+        raise KeyError("injected")
+    if way == "memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.\nAnd more")
+    time.sleep(1000)
 
 
 if __name__ == "__main__":
-    arm(*os.environ["FAULT"].split(":"))
-    os._exit(train.main(sys.argv[1:]))
+    arguments = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
+    way = arguments.pop(0)
+    seed_dropout = trainer.seed_dropout
+
+    def faulty(seed: int, step: int, rank: int) -> None:
+        if step == STEP and rank == int(os.environ["WORLD_SIZE"]) - 1:
+            fail(way)
+        seed_dropout(seed, step, rank)
+
+    trainer.seed_dropout = faulty
+    status = train.main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -17,7 +17,7 @@ from pipeline.shards import file_sha256
 from pipeline.training.checkpoint import Checkpoints
 
 OPTIONS = ("--model.dropout", "0.1", "--train.validation_rouge", "true")
-FAULTY = str(Path(__file__).with_name("faulty_train.py"))
+FAULTY = str(Path(__file__).with_name("train_with_fault.py"))
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
 
