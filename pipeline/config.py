@@ -326,11 +326,18 @@ def deepspeed_settings(config: RunConfig, world_size: int) -> dict[str, Any]:
             f"train.accumulation {train.accumulation} = {group} micro-batches; use "
             f"--train.batch_size {lower} or {lower + group}"
         )
+    communicated = settings.setdefault("communication_data_type", "fp32")
     ours = {
         "train_batch_size": train.batch_size,
         "gradient_accumulation_steps": train.accumulation,
         "gradient_clipping": train.clip_norm,
-        "torch_autocast": {"enabled": train.precision == "bf16", "dtype": "bfloat16"},
+        "torch_autocast": {
+            "enabled": train.precision == "bf16",
+            "dtype": "bfloat16",
+            # Under autocast DeepSpeed reduces the gradients of these modules in bf16, whatever
+            # communication_data_type says: none, where it says fp32.
+            "lower_precision_safe_modules": [] if communicated == "fp32" else ["torch.nn.Linear"],
+        },
     }
     for name, value in ours.items():
         if settings.setdefault(name, value) != value:

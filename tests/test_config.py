@@ -127,7 +127,15 @@ def test_every_shipped_deepspeed_config_is_filled_in(path):
     assert filled["train_batch_size"] == 256
     assert filled["gradient_accumulation_steps"] == 2
     assert filled["gradient_clipping"] == 1.0
-    assert filled["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+    assert filled["torch_autocast"]["enabled"]
+    assert filled["torch_autocast"]["dtype"] == "bfloat16"
+    assert filled["communication_data_type"] == filled["data_types"]["grad_accum_dtype"] == "fp32"
+
+
+@pytest.mark.parametrize(("communicated", "modules"), [("fp32", []), ("bf16", ["torch.nn.Linear"])])
+def test_gradients_are_reduced_in_the_type_that_the_json_names(tmp_path, communicated, modules):
+    filled = settings(tmp_path, communication_data_type=communicated)
+    assert filled["torch_autocast"]["lower_precision_safe_modules"] == modules
 
 
 @pytest.mark.parametrize(
