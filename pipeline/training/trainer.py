@@ -363,12 +363,14 @@ def update(
             micro_batch.labels.to(world.device, non_blocking=True),
             loss_reduction="sum",
         )
-        total += output.loss.item()
+        loss = output.loss
+        del output  # its logits would live through the next forward pass
+        total += loss.item()
         if number == len(micro_batches):
             verdict = judge(total / target_tokens)
             scale = scale if verdict.wanted else math.nan
         lap("forward")
-        engine.backward(output.loss * scale)
+        engine.backward(loss * scale)
         lap("backward")
         engine.step()
         lap("optimizer")
