@@ -134,7 +134,8 @@ def moments(
         ),
         "decoder": at(
             **activations, logits=kept.held_logits(batch), gradients=before + embedding,
-            bf16_weights=copies, attention_gradients=kept.attention_backward(batch), buckets=bucket(0),
+            bf16_weights=copies, attention_gradients=kept.attention_backward(batch),
+            buckets=bucket(0),
         ),
         "feed-forward": at(
             encoder_activations=kept.encoder(batch) + kept.feed_forward_backward(batch), **later
