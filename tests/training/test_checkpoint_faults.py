@@ -56,11 +56,10 @@ def run_with(fault: str, trainer, run: Path) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_kills_and_a_raise_leave_the_weights_of_the_unbroken_run(unbroken, trainer, tmp_path):
+def test_kills_leave_the_weights_of_the_unbroken_run(unbroken, trainer, tmp_path):
     run = tmp_path / "run"
     left = run / "checkpoints"
     for fault, there, half in (
-        ("update:1:3:raise", None, None),
         ("save:1:4:kill", None, "step-00000004.tmp"),
         ("update:0:7:kill-all", "step-00000005", None),
         ("save:0:8:kill-all", "step-00000005", "step-00000008.tmp"),
@@ -69,8 +68,6 @@ def test_kills_and_a_raise_leave_the_weights_of_the_unbroken_run(unbroken, train
     ):
         status, text = run_with(fault, trainer, run)
         assert status != 0, text
-        if "raise" in fault:
-            assert "RuntimeError: the graphics card has left" in text
         names = sorted(path.name for path in left.iterdir() if path.is_dir())
         assert (half in names) if half else not any("tmp" in name for name in names), fault
         whole = [name for name in names if "." not in name]

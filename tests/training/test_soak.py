@@ -10,7 +10,7 @@ from trainer_runs import metrics
 
 KILLS = 50
 SETTINGS = (
-    "--model.dropout", "0.1", "--train.max_steps", "1000", "--train.checkpoint_every", "3",
+    "--model.dropout", "0.1", "--train.max_steps", "600", "--train.checkpoint_every", "3",
     "--train.validate_every", "50", "--train.validation_samples", "4",
 )  # fmt: skip
 
@@ -30,12 +30,12 @@ def test_fifty_random_kills_leave_the_weights_of_the_unbroken_run(trainer, tmp_p
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.05)
         # The start-up check, then steps; a save is going on much of the time.
-        time.sleep(rng.uniform(0, 2))
+        time.sleep(rng.uniform(0, 1.5))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         latest = run / "checkpoints" / "latest"
         reached.append(latest.read_text() if latest.exists() else "nothing")
-    assert len(set(reached)) > KILLS // 2, reached  # the kills met steps and saves
+    assert len(set(reached)) > KILLS // 3, reached  # the kills met steps and saves
     status, text = trainer.run(run, *SETTINGS)
     assert status == 0, text
     assert metrics(run) == metrics(tmp_path / "unbroken")
