@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> int:
     if dry_run:
         if is_main:
             print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples")
+        prepared.checkpoints.leave_no_trace()
         return 0
     try:
         status = trainer.train(config, prepared, world)

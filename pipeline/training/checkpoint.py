@@ -131,6 +131,16 @@ class Checkpoints:
             print(f"{self.run} goes on after step {self.steps_done}{changed}", flush=True)
         return self.marker["step"], self.marker["progress"]
 
+    def leave_no_trace(self) -> None:
+        """After a dry run: remove the folder if there is nothing in it but what was made here."""
+        if not self.world.is_main:
+            return
+        made = {self.run / ".lock", self.folder}
+        if set(self.run.iterdir()) <= made and not any(self.folder.iterdir()):
+            (self.run / ".lock").unlink()
+            self.folder.rmdir()
+            self.run.rmdir()
+
     def _claim(self) -> str | None:
         """Create the folder and lock the run while this process lives; else say why not."""
         self.folder.mkdir(parents=True, exist_ok=True)

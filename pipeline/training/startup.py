@@ -1,7 +1,9 @@
 """What would end a run after hours, found out before its first step."""
 
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import deepspeed
 import numpy as np
@@ -22,6 +24,21 @@ def check_readable(datasets: Iterable[Dataset]) -> None:
     for dataset in datasets:
         for index in {0, len(dataset) - 1} if len(dataset) else ():
             dataset[index]
+
+
+def check_room(run: Path, model: Locost, checkpoints: int) -> None:
+    """Raise ValueError unless the run folder's disk has room for so many checkpoints.
+
+    Each holds weights and two moments, fp32: 12 bytes a parameter.
+    """
+    needed = 12 * checkpoints * sum(parameter.numel() for parameter in model.parameters())
+    free = shutil.disk_usage(run).free
+    if free < needed:
+        raise ValueError(
+            f"output {run}: {free / 1e9:.1f} GB are free, {checkpoints} checkpoints of this model "
+            f"take {needed / 1e9:.1f} GB; make room, give another --output or keep fewer "
+            "(--train.keep_checkpoints)"
+        )
 
 
 def check_same_weights(model: Locost, world: World) -> None:

@@ -34,6 +34,7 @@ from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
 from pipeline.training.startup import (
     check_readable,
+    check_room,
     check_same_weights,
     longest_shapes,
     rehearse,
@@ -116,6 +117,8 @@ def prepare(config: RunConfig, world: World) -> Prepared:
         },
         keep=config.train.keep_checkpoints,
     )
+    if not checkpoints.steps_done:  # those kept, the best, and the one being written
+        check_room(Path(config.output), model, config.train.keep_checkpoints + 2)
     return Prepared(settings, train, validation, order, model, checkpoints)
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from pipeline.data.batches import collate
 from pipeline.data.order import GlobalOrder
 from pipeline.model import Locost, LocostConfig, load_model
 from pipeline.shards import Dataset, file_sha256
+from pipeline.training import startup
 
 pytestmark = pytest.mark.slow
 
@@ -216,3 +218,16 @@ def test_compiled_and_recomputed_blocks_learn_the_same(trainer, tmp_path):
             assert ours[name] == pytest.approx(reference[name], rel=1e-4)
         if "source_fill" in ours:
             assert ours["source_fill"] < 0.5 < reference["source_fill"]
+
+
+def test_a_dry_run_checks_the_disk_and_leaves_nothing(trainer, tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "run"
+    status, text = trainer.run(run, "--dry_run", processes=1)
+    assert status == 0 and "ready: 26 training samples" in text, text
+    assert not run.exists()
+    small = Locost(LocostConfig(vocab_size=40, d_model=8, state_dim=2, d_ff=16, encoder_layers=1,
+                                decoder_layers=1, num_heads=2, head_dim=4))  # fmt: skip
+    startup.check_room(tmp_path, small, 3)
+    monkeypatch.setattr(startup.shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
+    with pytest.raises(ValueError, match=r"0\.0 GB are free, 3 checkpoints"):
+        startup.check_room(tmp_path, small, 3)
