@@ -15,11 +15,19 @@ say() { echo "[$(date '+%F %T')] ${SLURM_JOB_NAME:-dry run}${SLURM_JOB_ID:+ (job
 fail() { echo "error: $1" >&2; exit "${2:-$USER_ERROR}"; }
 
 DRY_RUN=0
-ARGUMENTS=()        # the script's own, for the program
+WHAT=               # the script's first word, such as a set's name; the rest is for the program
+ARGUMENTS=()
 for argument in "$@"; do
-    if [[ $argument == --dry_run ]]; then DRY_RUN=1; else ARGUMENTS+=("$argument"); fi
+    if [[ $argument == --dry_run ]]; then
+        DRY_RUN=1
+    elif [[ -z $WHAT && ${#ARGUMENTS[@]} == 0 && $argument != -* ]]; then
+        WHAT=$argument
+    else
+        ARGUMENTS+=("$argument")
+    fi
 done
 set -- "${ARGUMENTS[@]}"
+[[ $WHAT =~ ^[a-z0-9_]*$ ]] || fail "$WHAT is not a set's name (small letters, digits and _)"
 [[ $DRY_RUN == 1 || -n ${SLURM_JOB_ID:-} ]] ||
     fail "$0 is a job: submit it with sbatch, or pass --dry_run to check its inputs"
 if [[ -n $MODULES ]]; then module load $MODULES || fail "MODULES: cannot load $MODULES"; fi

@@ -16,8 +16,7 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
 source "$LOCOST_ROOT/slurm/common.sh"
 
-set_name=${1:-arxiv}
-shift
+set_name=${WHAT:-arxiv}
 [[ -e $RUNS/finetune-$set_name/FINISHED ]] ||
     fail "$RUNS/finetune-$set_name is not finished; sbatch slurm/finetune.sh $set_name goes on with it"
 output=$RUNS/evaluation-$set_name

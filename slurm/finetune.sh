@@ -16,8 +16,7 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
 source "$LOCOST_ROOT/slurm/common.sh"
 
-set_name=${1:-arxiv}
-shift
+set_name=${WHAT:-arxiv}
 [[ -e $RUNS/pretrain/FINISHED ]] ||
     fail "$RUNS/pretrain is not finished; sbatch slurm/pretrain.sh goes on with it"
 train "$RUNS/finetune-$set_name" --config "$RECIPES/finetune_$set_name.yaml" \

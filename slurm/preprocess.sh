@@ -17,8 +17,7 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
 source "$LOCOST_ROOT/slurm/common.sh"
 
-what=${1:-pretrain}
-shift
+what=${WHAT:-pretrain}
 
 # shards OUTPUT SPLIT PROGRAM...: one dataset folder, by all cores of this node.
 shards() {

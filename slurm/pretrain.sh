@@ -18,5 +18,6 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
 source "$LOCOST_ROOT/slurm/common.sh"
 
+[[ -z $WHAT ]] || fail "pretrain.sh takes no name but arguments of train.py, not $WHAT"
 train "$RUNS/pretrain" --config "$RECIPES/pretrain_c4.yaml" \
     --data.train "$SHARDS/c4-train" --data.validation "$SHARDS/c4-validation" "$@"
