@@ -10,6 +10,7 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
+import os
 
 from pipeline import distributed
 from pipeline.command_line import Parser
@@ -21,12 +22,13 @@ from pipeline.evaluation.command_line import (
     take_strategy,
 )
 from pipeline.evaluation.decode import PRECISIONS
-from pipeline.evaluation.run import SYSTEMS, Options, evaluate
+from pipeline.evaluation.run import SYSTEMS, Options, evaluate, prepare
 from pipeline.evaluation.tables import rouge_table, signed
 
 
-def parse(arguments: list[str] | None) -> Options:
-    """The options on the command line; exits with status 2 on one that cannot be.
+def parse(arguments: list[str] | None) -> tuple[Options, bool]:
+    """The options on the command line, and whether only to check; exits with status 2 on one that
+    cannot be.
 
     Raises ValueError for generation options that do not go together.
     """
@@ -80,17 +82,26 @@ def parse(arguments: list[str] | None) -> Options:
         default=3,
         help="sentences of the lead baseline (default 3)",
     )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="check checkpoint, data and output, then exit"
+    )
     add_strategy_options(parser)
     values = vars(parser.parse_args(arguments))
     del values["local_rank"]
+    dry_run = values.pop("dry_run")
     strategy = take_strategy(values)
-    return Options(**{**values, "systems": tuple(values["systems"]), "strategy": strategy})
+    options = Options(**{**values, "systems": tuple(values["systems"]), "strategy": strategy})
+    return options, dry_run
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Evaluate and print the table; exits with status 2 on input that cannot be evaluated."""
     with exit_on_user_error():
-        options = parse(arguments)
+        options, dry_run = parse(arguments)
+        if dry_run:  # joins no other process: one alone finds out as much
+            if distributed.place_from_environment(dict(os.environ))[0] == 0:
+                print(f"ready: {prepare(options).describe()}")
+            return
         try:
             world = distributed.start()
             results, worked = evaluate(options, world)

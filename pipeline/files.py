@@ -75,6 +75,15 @@ def when_visible(path: Path, seconds: float = 90.0) -> Path:
     return path
 
 
+def check_folder(folder: Path) -> None:
+    """Raise ValueError unless files can be written into the folder, which need not exist yet."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"--output {folder}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"--output {folder}: {nearest} cannot be written to; choose another")
+
+
 def replace_link(link: Path, target: str) -> None:
     """Point the symbolic link at `target`, relative to its folder, in one step."""
     temporary = temporary_name(link)

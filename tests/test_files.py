@@ -1,6 +1,10 @@
 """Renames and locks."""
 
-from pipeline.files import hold_lock, replace_link, replace_text
+import os
+
+import pytest
+
+from pipeline.files import check_folder, hold_lock, replace_link, replace_text
 
 
 def test_replace_text_leaves_nothing_else(tmp_path):
@@ -22,3 +26,13 @@ def test_a_lock_is_held_until_closed(tmp_path):
     assert first and hold_lock(tmp_path / "lock") is None
     first.close()
     assert hold_lock(tmp_path / "lock")
+
+
+def test_a_folder_that_can_be_written_to_need_not_exist(tmp_path, monkeypatch):
+    check_folder(tmp_path / "new" / "folder")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)  # root may do anything
+    for folder in (tmp_path, tmp_path / "new" / "folder", type(tmp_path)("new")):
+        with pytest.raises(ValueError, match=f"{tmp_path} cannot be written to"):
+            check_folder(folder)
+    assert not list(tmp_path.iterdir())

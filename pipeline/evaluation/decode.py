@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.model import Locost, load_model
+from pipeline.model import Locost, check_model, load_model
 from pipeline.model.generation import DecodingStrategy
 from pipeline.tokenizer import EOS_ID, FILE_NAME, PAD_ID, Tokenizer
 
@@ -36,16 +36,25 @@ def model_folder(checkpoint: Path) -> Path:
     )
 
 
-def load(checkpoint: Path, device: torch.device) -> tuple[Locost, Tokenizer]:
-    """The model, in evaluation mode on the device, and the tokenizer that lies beside it."""
+def open_checkpoint(checkpoint: Path) -> tuple[Path, Tokenizer]:
+    """The model's folder and tokenizer, the weights not read, only their names and shapes.
+
+    Raises ValueError when the folder holds no model, or one that its tokenizer does not fit.
+    """
     folder = model_folder(checkpoint)
-    model, tokenizer = load_model(folder), Tokenizer(folder)
-    if tokenizer.vocab_size != model.config.vocab_size:
+    config, tokenizer = check_model(folder), Tokenizer(folder)
+    if tokenizer.vocab_size != config.vocab_size:
         raise ValueError(
             f"{tokenizer.path} has {tokenizer.vocab_size} ids, the model beside it "
-            f"{model.config.vocab_size}; put back the tokenizer it was trained with"
+            f"{config.vocab_size}; put back the tokenizer it was trained with"
         )
-    return model.to(device).eval(), tokenizer
+    return folder, tokenizer
+
+
+def load(checkpoint: Path, device: torch.device) -> tuple[Locost, Tokenizer]:
+    """The model, in evaluation mode on the device, and the tokenizer that lies beside it."""
+    folder, tokenizer = open_checkpoint(checkpoint)
+    return load_model(folder).to(device).eval(), tokenizer
 
 
 def encode_source(tokenizer: Tokenizer, text: str, length: int = 0) -> np.ndarray:

@@ -16,11 +16,11 @@ from pipeline.evaluation.decode import (
     generate_batch,
     length_batches,
     load,
-    model_folder,
+    open_checkpoint,
 )
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
 from pipeline.evaluation.tables import flatten
-from pipeline.files import replace_json
+from pipeline.files import check_folder, replace_json
 from pipeline.model.generation import DecodingStrategy
 from pipeline.progress import Progress
 from pipeline.shards import Dataset, file_sha256
@@ -29,6 +29,7 @@ from preprocessing.sentences import split_sentences
 
 SYSTEMS = ("model", "lead", "permuted")
 PERMUTED_SEED = 0
+RESULTS = "results.json"
 
 Predict = Callable[[list[int]], list[str]]
 
@@ -121,46 +122,77 @@ def derangement(count: int, seed: int = PERMUTED_SEED) -> list[int]:
     return donors.tolist()
 
 
-def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
-    """Predict and score what is missing in the output folder; (results, whether any was missing).
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation that nothing known beforehand stands against; `results` if it is complete."""
 
-    Every process calls it and takes its share of the batches; rank 0 joins and aggregates. Raises
-    ValueError when the tokenizers differ or the folder holds an evaluation of other settings.
+    examples: Examples
+    settings: dict[str, Any]
+    donors: list[int]
+    results: dict[str, Any] | None
+    stores: dict[str, Predictions]
+    missing: list[str]
+    """Systems of which predictions are still to be made."""
+
+    def describe(self) -> str:
+        """What there is and what is to be done, in one line."""
+        dataset, left_out = self.settings["dataset"], self.examples.without_references
+        without = f" ({left_out} without a reference left out)" if left_out else ""
+        to_do = "complete, nothing to do" if self.results else f"to do: {', '.join(self.missing)}"
+        return f"{len(self.examples)} documents of {dataset['name']}{without}, {to_do}"
+
+
+def prepare(options: Options) -> Prepared:
+    """Check all that can be checked without a summary; reads much, writes nothing.
+
+    Raises ValueError when the checkpoint or the data cannot be evaluated, their tokenizers differ,
+    or the output folder cannot be used or holds an evaluation of other settings or damaged files.
     """
     if "permuted" in options.systems and "model" not in options.systems:
         raise ValueError("permuted reuses the model's summaries; add model to --systems")
     dataset = Dataset(options.data)
-    folder = model_folder(options.checkpoint)
-    _same_tokenizer(folder, dataset)
+    folder, tokenizer = open_checkpoint(options.checkpoint)
+    _same_tokenizer(tokenizer, dataset)
+    check_folder(options.output)
     examples = Examples(dataset, options.source_length, options.limit)
-    if world.is_main and examples.without_references:
-        print(f"{examples.without_references} documents without a reference are not scored")
     settings = _settings(options, folder, dataset, len(examples))
     _same_settings(options.output / "settings.json", settings)
     donors = derangement(len(examples)) if "permuted" in options.systems else []
+    results = _complete_results(options)
+    stores = {system: Predictions(options.output, system) for system in SYSTEMS}
+    for store in stores.values():
+        if store.complete and not results:
+            store.check_whole(len(examples))
+    missing = [name for name in SYSTEMS if name in options.systems and not stores[name].complete]
+    return Prepared(examples, settings, donors, results, stores, missing)
 
-    results = options.output / "results.json"
-    if results.is_file():
-        found = json.loads(results.read_text(encoding="utf-8"))
-        if found["systems"].keys() >= set(options.systems):
-            return found, False
+
+def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
+    """Predict and score what is missing in the output folder; (results, whether any was missing).
+
+    Every process calls it and takes its share of the batches; rank 0 joins and aggregates. Raises
+    ValueError as `prepare` does.
+    """
+    prepared = prepare(options)
+    examples, settings, stores = prepared.examples, prepared.settings, prepared.stores
+    if world.is_main and examples.without_references:
+        print(f"{examples.without_references} documents without a reference are not scored")
+    if prepared.results:
+        return prepared.results, False
     world.barrier()  # every process has checked; only now does one write
     if world.is_main:
         options.output.mkdir(parents=True, exist_ok=True)
         replace_json(options.output / "settings.json", settings)
     world.barrier()
 
-    stores = {system: Predictions(options.output, system) for system in SYSTEMS}
-    for store in stores.values():
-        if store.complete:
-            store.check_whole(len(examples))
-    missing = [name for name in SYSTEMS if name in options.systems and not stores[name].complete]
-    batches = []
+    missing, batches = prepared.missing, []
     if missing:
         lengths = [len(examples[index].source) for index in range(len(examples))]
         batches = length_batches(lengths, options.batch_size)
     for system in missing:
-        predict = _predictor(system, options, examples, stores["model"], donors, world.device)
+        predict = _predictor(
+            system, options, examples, stores["model"], prepared.donors, world.device
+        )
         _fill(stores[system], examples, batches, predict, world)
     if world.is_main:
         found = {
@@ -170,9 +202,18 @@ def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
             "environment": {"torch": torch.__version__, "device": world.device.type},
             **_summary({name: store.read() for name, store in stores.items() if store.complete}),
         }
-        replace_json(results, found)
+        replace_json(options.output / RESULTS, found)
     world.barrier()
-    return json.loads(results.read_text(encoding="utf-8")), True
+    return json.loads((options.output / RESULTS).read_text(encoding="utf-8")), True
+
+
+def _complete_results(options: Options) -> dict[str, Any] | None:
+    """The results that lie in the output folder, if all systems asked for are among them."""
+    path = options.output / RESULTS
+    if not path.is_file():
+        return None
+    results = json.loads(path.read_text(encoding="utf-8"))
+    return results if results["systems"].keys() >= set(options.systems) else None
 
 
 def _predictor(
@@ -297,12 +338,12 @@ def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> d
     }
 
 
-def _same_tokenizer(folder: Path, dataset: Dataset) -> None:
-    ours, theirs = Tokenizer(folder).sha256, dataset.manifest["tokenizer"]["sha256"]
+def _same_tokenizer(tokenizer: Tokenizer, dataset: Dataset) -> None:
+    ours, theirs = tokenizer.sha256, dataset.manifest["tokenizer"]["sha256"]
     if ours != theirs:
         raise ValueError(
-            f"the tokenizer of {folder} (sha256 {ours}) is not that of {dataset.path} (sha256 "
-            f"{theirs}); preprocess the set again with {folder / 'tokenizer.model'}"
+            f"{tokenizer.path} (sha256 {ours}) is not the tokenizer of {dataset.path} (sha256 "
+            f"{theirs}); preprocess the set again with it"
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -42,6 +42,16 @@ def load_model(folder: str | Path) -> Locost:
 
     Raises ValueError where the folder, a file, a key or a shape is not a LOCOST model's.
     """
+    config = check_model(folder)
+    path = Path(folder) / WEIGHTS
+    return build_model(config, load_file(path), str(path)).eval()
+
+
+def check_model(folder: str | Path) -> LocostConfig:
+    """The configuration of a model folder, whose weights are not read, only their names and shapes.
+
+    Raises ValueError as `load_model` does.
+    """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -50,10 +60,12 @@ def load_model(folder: str | Path) -> Locost:
             )
     config = _read_config(folder / CONFIG)
     try:
-        weights = load_file(folder / WEIGHTS)
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            given = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{folder / WEIGHTS}: not a safetensors file ({error})") from error
-    return build_model(config, weights, str(folder / WEIGHTS)).eval()
+    check_shapes(_model_without_weights(config), given, str(folder / WEIGHTS))
+    return config
 
 
 def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -> Locost:
@@ -62,11 +74,8 @@ def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -
     Raises ValueError that names, in one line, missing and surplus keys, wrong shapes and weights
     that are not finite.
     """
-    with torch.device("meta"):
-        model = Locost(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    check_shapes(expected, given, origin)
+    model = _model_without_weights(config)
+    check_shapes(model, {name: tuple(tensor.shape) for name, tensor in weights.items()}, origin)
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise ValueError(f"{origin}: NaN or infinity in {', '.join(broken[:8])}")
     wide = {name: tensor.to(at_least_fp32(tensor.dtype)) for name, tensor in weights.items()}
@@ -74,10 +83,14 @@ def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -
     return model
 
 
-def check_shapes(
-    expected: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]], origin: str
-) -> None:
-    """Raise ValueError unless both have the same keys with the same shapes."""
+def _model_without_weights(config: LocostConfig) -> Locost:
+    with torch.device("meta"):
+        return Locost(config)
+
+
+def check_shapes(model: Locost, given: dict[str, tuple[int, ...]], origin: str) -> None:
+    """Raise ValueError unless the names and shapes given are those of the model's weights."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     faults = [f"missing {name}" for name in expected if name not in given]
     faults += [f"surplus {name}" for name in given if name not in expected]
     faults += [

@@ -214,9 +214,9 @@ def test_pretraining_shards_are_refused(options, dataset_folder, tmp_path):
 
 def test_the_options_of_generation_make_the_strategy():
     paths = ["--checkpoint=a", "--data=b", "--output=c"]
-    assert parse(paths).strategy == DecodingStrategy()
+    assert parse(paths)[0].strategy == DecodingStrategy()
     chosen = "--num_beams=4 --length_penalty=2 --memory_budget=1.5 --min_new_tokens=3"
-    assert parse([*paths, *chosen.split()]).strategy == DecodingStrategy(
+    assert parse([*paths, *chosen.split()])[0].strategy == DecodingStrategy(
         num_beams=4, length_penalty=2.0, memory_budget=3 * 2**29, min_new_tokens=3
     )
 
@@ -238,6 +238,90 @@ def command(options: Options) -> list[str]:
         "--precision=fp32",
         "--lead_sentences=1",
     ]
+
+
+@pytest.fixture
+def dry_run(options, capsys, monkeypatch):
+    """`dry_run(*more)` in this process, which must predict nothing: (status, output, error)."""
+    monkeypatch.setattr(run, "load", None)
+    monkeypatch.setattr(run, "generate_batch", None)
+
+    def call(*more: str) -> tuple[int, str, str]:
+        status = 0
+        try:
+            main([*command(options), "--dry_run", *more])
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_a_dry_run_says_what_there_is_and_leaves_nothing(dry_run, options, finished):
+    to_do = "ready: 26 documents of tiny, to do: {}\n"
+    assert dry_run() == (0, to_do.format("model, lead, permuted"), "")
+    assert dry_run("--systems", "lead", "--limit=3")[1].startswith("ready: 3 documents of tiny")
+    assert not options.output.exists()
+    shutil.copytree(finished, options.output)
+    assert dry_run()[1] == "ready: 26 documents of tiny, complete, nothing to do\n"
+    for name in ("results.json", "predictions-lead.jsonl"):
+        (options.output / name).unlink()
+    before = contents(options.output)
+    assert dry_run() == (0, to_do.format("lead"), "")
+    assert contents(options.output) == before
+
+
+def test_a_dry_run_in_the_first_step_of_a_job_asks_no_other_process(dry_run, monkeypatch):
+    for name, value in (("PROCID", 0), ("NTASKS", 4), ("LOCALID", 0)):
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    assert dry_run()[0] == 0
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert dry_run() == (0, "", "")  # one of them speaks
+
+
+def damage_weights(folder: Path, change: str) -> None:
+    path = folder / "model" / "model.safetensors"
+    if change == "cut short":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        config = folder / "model" / "config.json"
+        config.write_text(config.read_text().replace('"d_ff": 32', '"d_ff": 48'))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("cut short", "not a safetensors file"),
+        ("of another size", "not the weights of this configuration"),
+    ],
+)
+def test_a_dry_run_looks_into_the_weights(dry_run, options, checkpoint, tmp_path, change, named):
+    damaged = Path(shutil.copytree(checkpoint, tmp_path / "damaged"))
+    damage_weights(damaged, change)
+    status, output, error = dry_run(f"--checkpoint={damaged}")
+    assert (status, output) == (2, "")
+    assert error.startswith("error: ") and error.count("\n") == 1 and named in error
+    assert not options.output.exists()
+
+
+def test_what_stands_against_an_evaluation_is_one_line(dry_run, options, finished, tmp_path):
+    (tmp_path / "file").write_text("")
+    shutil.copytree(finished, options.output)
+    for named, *more in (
+        ("no dataset folder", f"--data={tmp_path / 'absent'}"),
+        ("is no model", f"--checkpoint={tmp_path / 'absent'}"),
+        ("other settings (decoding.max_new_tokens was 10, now 9)", "--max_new_tokens=9"),
+        ("file is a file", f"--output={tmp_path / 'file'}"),
+        ("file is a file", f"--output={tmp_path / 'file' / 'folder'}"),
+        ("add model to --systems", "--systems", "permuted"),
+    ):
+        status, output, error = dry_run(*more)
+        assert (status, output) == (2, "")
+        assert error.startswith("error: ") and error.count("\n") == 1 and named in error
+    (options.output / "results.json").unlink()
+    predictions = options.output / "predictions-model.jsonl"
+    predictions.write_text(predictions.read_text()[:-500])
+    assert "is damaged" in dry_run()[2]
 
 
 @pytest.mark.slow
