@@ -95,9 +95,9 @@ step() {
     wait $step
     status=$?
     case $status in
-        0 | "$CONTINUE_LATER") rm -rf "$logs" ;;
+        0 | "$CONTINUE_LATER") rm -r "$logs" && rmdir --ignore-fail-on-non-empty "$(dirname "$logs")" ;;
         *)
-            say "ended with status $status; what each task wrote is in $logs"
+            say "failed; what each task wrote is in $logs"
             grep -a '^error: ' "$logs"/rank-*.log | grep -v '/rank-0.log:' | head -n 20
             ;;
     esac

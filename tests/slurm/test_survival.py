@@ -1,0 +1,127 @@
+"""Trainings that are stopped in every way Slurm has: each goes on, nothing lost or repeated."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from small_site import Site, heartbeat, losses, submit, wait_until_training, weights
+
+MANY = 1_000_000  # steps: more than any of these trainings takes
+MORE = 30  # steps of the last part of each
+
+
+def run_out_of_time(cluster: Cluster, job: str) -> None:
+    """Move the job's limit so near that Slurm sends the signal of --signal."""
+    cluster.run("scontrol", "update", f"jobid={job}", "EndTime=now+60")
+
+
+def finish_soon(site: Site, run: Path, recipes: str) -> int:
+    """Let the next start of the run end a little later than it has come; the steps at its end."""
+    steps = int((run / "checkpoints" / "latest").read_text().removeprefix("step-")) + MORE
+    site.write_recipe("pretrain_c4", recipes, max_steps=steps)
+    return steps
+
+
+def assert_unbroken(cluster: Cluster, site: Site, run: Path, steps: int) -> None:
+    """The run has every step once, and losses and weights of one that nobody stopped."""
+    site.write_recipe("pretrain_c4", "unbroken-recipes", max_steps=steps)
+    settings = site.settings(
+        f"{run.parent.name}-unbroken", RECIPES=str(site.folder / "unbroken-recipes")
+    )
+    job = submit(cluster, "pretrain.sh", settings)
+    assert cluster.wait(job) == "COMPLETED", cluster.log(job)
+    unbroken = Path(settings["RUNS"]) / "pretrain"
+    assert [step for step, _ in losses(run)] == list(range(1, steps + 1))
+    assert losses(run) == losses(unbroken)
+    assert weights(run) == weights(unbroken)
+
+
+def test_three_links_by_time_limit_equal_one(cluster, site):
+    """The site forbids requeue: a link that ran out of time ends well and the next goes on."""
+    recipes = {"RECIPES": str(site.folder / "links-recipes"), "REQUEUE": "0"}
+    site.write_recipe("pretrain_c4", "links-recipes", max_steps=MANY)
+    settings = site.settings("links", **recipes)
+    run = Path(settings["RUNS"]) / "pretrain"
+    links = [submit(cluster, "pretrain.sh", settings)]
+    for held in ((), ("--hold",), ()):
+        after = (f"--dependency=afterok:{links[-1]}", "--kill-on-invalid-dep=yes")
+        links.append(submit(cluster, "pretrain.sh", settings, flags=(*after, *held)))
+    for link in links[:2]:
+        wait_until_training(cluster, link, run, since=heartbeat(run)["time"] + 0.001)
+        run_out_of_time(cluster, link)
+        assert cluster.wait(link) == "COMPLETED"
+        assert "the next link goes on" in cluster.log(link)
+        assert not (run / "FINISHED").exists()
+    steps = finish_soon(site, run, "links-recipes")
+    cluster.run("scontrol", "release", links[2])
+    assert cluster.wait(links[2]) == "COMPLETED"
+    assert (run / "FINISHED").exists()
+    assert cluster.wait(links[3]) == "COMPLETED"
+    assert "is finished" in cluster.log(links[3])
+    assert_unbroken(cluster, site, run, steps)
+
+
+def urgent_work(cluster: Cluster, job: str) -> None:
+    """A partition of higher priority takes all nodes for a moment."""
+    urgent = cluster.submit(
+        "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
+    )
+    assert cluster.wait(urgent) == "COMPLETED"
+
+
+def node_goes_down(cluster: Cluster, job: str) -> None:
+    """A node is set down by hand; it comes back."""
+    cluster.set_node("n2", "down", "test")
+    wait_for_restart(cluster, job)
+    cluster.set_node("n2", "resume")
+
+
+def slurmd_dies(cluster: Cluster, job: str) -> None:
+    """The daemon of a node is killed: the controller gives it up; it comes back."""
+    cluster.kill_slurmd("n1")
+    wait_for_restart(cluster, job)
+    cluster.start_slurmd("n1")
+
+
+def wait_for_restart(cluster: Cluster, job: str) -> None:
+    """Wait until the job is out of the nodes' hands."""
+    restarts, deadline = cluster.job(job)["Restarts"], time.monotonic() + 90
+    while cluster.job(job)["Restarts"] == restarts and cluster.job(job)["JobState"] != "PENDING":
+        assert time.monotonic() < deadline, cluster.job(job)
+        time.sleep(0.2)
+
+
+EVENTS: dict[str, Callable[[Cluster, str], object]] = {
+    "time limit": run_out_of_time,
+    "preemption": urgent_work,
+    "scontrol requeue": lambda cluster, job: cluster.run("scontrol", "requeue", job),
+    "node down": node_goes_down,
+    "slurmd killed": slurmd_dies,
+}
+
+
+def test_a_training_survives_whatever_slurm_does_to_it(cluster, site):
+    """One job, put back into the queue each time, by itself or by Slurm."""
+    site.write_recipe("pretrain_c4", "one-recipes", max_steps=MANY)
+    settings = site.settings("one", RECIPES=str(site.folder / "one-recipes"))
+    run = Path(settings["RUNS"]) / "pretrain"
+    job = submit(cluster, "pretrain.sh", settings)
+    wait_until_training(cluster, job, run, since=time.time() - 60)
+
+    second = submit(cluster, "pretrain.sh", settings)
+    assert cluster.wait(second) == "FAILED"
+    assert f"job {job} is training there" in cluster.log(second)
+
+    for name, event in EVENTS.items():
+        restarts = int(cluster.job(job)["Restarts"])
+        event(cluster, job)
+        wait_until_training(cluster, job, run, since=time.time())
+        assert int(cluster.job(job)["Restarts"]) == restarts + 1, name
+    cluster.run("scontrol", "requeuehold", job)
+    cluster.wait(job, "PENDING")
+    steps = finish_soon(site, run, "one-recipes")
+    cluster.run("scontrol", "release", job)
+    assert cluster.wait(job) == "COMPLETED"
+    assert_unbroken(cluster, site, run, steps)
