@@ -1,17 +1,26 @@
-"""The processes of a run. The only module that asks torch.distributed anything."""
+"""The processes of a run: how they start, and what they tell each other."""
 
 import os
 import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from pipeline.joining import TIMEOUT, JoinFailed, join
+from pipeline.launch import host_name, meeting_point, place_from_environment
+
+__all__ = ["JoinFailed", "World", "free_port", "place_from_environment", "start", "stop"]
+
 FFT_PLANS = 64  # kept on a GPU
-# Saves and evaluations may keep one rank busy for long; the watchdog must not end the others.
-TIMEOUT = timedelta(hours=2)
+JOIN_TIMEOUT = 300.0  # seconds that the processes wait for each other
+HANGS = 70  # exit status where one of them does not come, or does not move for too long
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,58 +70,62 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def attempt(
+        self, action: Callable[[], T], *errors: type[Exception]
+    ) -> tuple[T | None, list[str]]:
+        """What `action` returns here, and one line for each process it failed on; a collective.
 
-def place_from_environment(environment: dict[str, str]) -> tuple[int, int, int]:
-    """(rank, world size, local rank) as the launcher states them.
+        Of `errors`, that is; the line names rank and host unless it failed on all of them.
+        """
+        result, problem = None, None
+        try:
+            result = action()
+        except errors as error:
+            problem = (f"rank {self.rank} on {host_name()}: ", str(error))
+        met = [one for one in self.gather(problem) if one]
+        return result, [text if len(met) == self.size else place + text for place, text in met]
 
-    deepspeed and torchrun set RANK, WORLD_SIZE and LOCAL_RANK; srun sets SLURM_*; mpirun sets
-    OMPI_COMM_WORLD_*; with none of them this is the only process.
+
+def start(timeout: float = JOIN_TIMEOUT) -> World:
+    """Find this process's place, join the others (NCCL on GPUs, gloo on CPUs), pick the device.
+
+    Raises ValueError where the launcher has left out what is needed, JoinFailed where not all are
+    there after `timeout` seconds.
     """
-    for names in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ):
-        if all(name in environment for name in names):
-            rank, size, local_rank = (int(environment[name]) for name in names)
-            if not 0 <= rank < size:
-                raise ValueError(
-                    f"{names[0]}={rank} and {names[1]}={size} contradict each other; "
-                    "unset both or start through one launcher"
-                )
-            return rank, size, local_rank
-    return 0, 1, 0
-
-
-def start() -> World:
-    """Find this process's place, join the others (NCCL on GPUs, gloo on CPUs), pick the device."""
-    rank, size, local_rank = place_from_environment(dict(os.environ))
+    rank, size, local_rank = place_from_environment(os.environ)
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
+    device = torch.device("cpu")
+    if on_gpu:  # srun may show every task its own GPU alone, which is then number 0
+        device = torch.device("cuda", local_rank if torch.cuda.device_count() > 1 else 0)
         torch.cuda.set_device(device)
         # A plan is kept for every shape of an FFT; thousands of shapes would take gigabytes.
-        torch.backends.cuda.cufft_plan_cache[local_rank].max_size = FFT_PLANS
+        torch.backends.cuda.cufft_plan_cache[device.index].max_size = FFT_PLANS
     else:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, with a warning
-        if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(_thread_share())
+    world = World(rank, size, local_rank, device)
+    if dist.is_initialized():
+        return world
+    index = device.index if on_gpu else local_rank  # DeepSpeed takes it for the device's
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(index))
+    here = [host_name(), sorted(os.sched_getaffinity(0))]
+    store: dist.Store = dist.HashStore()
+    places = [here]
     if size > 1:
-        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-        if missing:
-            raise ValueError(
-                f"{size} processes but {' and '.join(missing)} not set; start them with "
-                "`deepspeed`, or export the address and port of rank 0"
-            )
-    else:
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", str(free_port()))
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(local_rank))
-    if not dist.is_initialized():
+        address, port = meeting_point(os.environ)
+        os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+        store, places = join(rank, size, address, port, here, timeout)
+    if not on_gpu and "OMP_NUM_THREADS" not in os.environ:  # those on the same cores share them
+        torch.set_num_threads(max(1, len(here[1]) // places.count(here)))
+    with _in_time(
+        timeout,
+        f"error: rank {rank} on {here[0]}: no connection with all others within {timeout:g} s; "
+        "name the network that joins the nodes (GLOO_SOCKET_IFNAME, on GPUs NCCL_SOCKET_IFNAME)",
+    ):
         dist.init_process_group(
-            "nccl" if on_gpu else "gloo", rank=rank, world_size=size, timeout=TIMEOUT
+            "nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT
         )
-    return World(rank, size, local_rank, device)
+        world.barrier()
+    return world
 
 
 def stop() -> None:
@@ -132,7 +145,18 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _thread_share() -> int:
-    """CPU threads for this process: the cores over the processes on this host."""
-    local = int(os.environ.get("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return max(1, len(os.sched_getaffinity(0)) // local)
+@contextmanager
+def _in_time(timeout: float, line: str) -> Iterator[None]:
+    """End this process with a line where what is done inside takes longer."""
+
+    def end() -> None:
+        print(line, file=sys.stderr, flush=True)
+        os._exit(HANGS)
+
+    timer = threading.Timer(timeout, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -186,20 +186,15 @@ class Checkpoints:
 
     def _together(self, temporary: Path, action: Callable[[], T]) -> list[T]:
         """What `action` returns on each process; SaveFailed on all of them if it failed on one."""
-        result, problem = None, None
-        try:
-            result = action()
-        except (OSError, SafetensorError) as error:
-            problem = str(error)
-        outcomes = self.world.gather((result, problem))
-        if problems := [problem for _, problem in outcomes if problem]:
+        result, problems = self.world.attempt(action, OSError, SafetensorError)
+        if problems:
             if self.world.is_main:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise SaveFailed(
                 f"no checkpoint could be written to {self.folder}: {problems[0]}; the older ones "
                 "are whole, make room or mend the folder and start the same command again"
             )
-        return [result for result, _ in outcomes]
+        return self.world.gather(result)
 
     def _clear(self, temporary: Path) -> None:
         """Make the folder, once the room that killed saves and removals still take is free."""

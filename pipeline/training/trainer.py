@@ -61,10 +61,53 @@ class Prepared:
 
 
 def prepare(config: RunConfig, world: World) -> Prepared:
-    """Open the data, build the model, and check that all of it fits together.
+    """Open the data, build the model, and check that all of it fits together; a collective.
 
-    Raises ValueError naming the field, its value and the remedy; so it does when the run folder is
-    another process's, or holds another run.
+    Raises ValueError on all processes, naming the field, its value and the remedy, and the process
+    where it is not wrong on all of them; so it does when the run folder is another process's, or
+    holds another run.
+    """
+    parts, problems = world.attempt(lambda: assemble(config, world), ValueError, OSError)
+    if parts is None or problems:
+        raise ValueError(problems[0])
+    settings, train, validation, order, model = parts
+    tokenizer, run, keep = train.tokenizer, Path(config.output), config.train.keep_checkpoints
+    architecture = vars(model.config).copy()
+    dropout = architecture.pop("dropout")  # may be another from one step to the next
+    checkpoints = Checkpoints(
+        run,
+        world,
+        tokenizer=train.tokenizer_path,
+        identity={
+            "tokenizer": tokenizer["sha256"],
+            "dataset": train.fingerprint,
+            "batch_size": config.train.batch_size,
+            "seed": config.train.seed,
+            "architecture": architecture,
+            "init_from": config.init_from and weights_sha256(config.init_from),
+        },
+        settings={
+            "processes": world.size,
+            "zero_stage": settings["zero_optimization"]["stage"],
+            "model.dropout": dropout,
+            "data": vars(config.data),
+            "train": vars(config.train),
+        },
+        keep=keep,
+    )
+    if not checkpoints.steps_done:  # those kept, the best, and the one being written
+        _, problems = world.attempt(lambda: check_room(run, model, keep + 2), ValueError, OSError)
+        if problems:
+            raise ValueError(problems[0])
+    return Prepared(settings, train, validation, order, model, checkpoints)
+
+
+def assemble(
+    config: RunConfig, world: World
+) -> tuple[dict[str, Any], Mixture, Dataset | None, GlobalOrder, Locost]:
+    """Each process's own part of `prepare`: DeepSpeed's settings, the data, their order, a model.
+
+    ValueError or OSError where a setting or a file is wrong.
     """
     settings = deepspeed_settings(config, world.size)
     if config.train.validation_rouge and settings["zero_optimization"]["stage"] == 3:
@@ -97,29 +140,7 @@ def prepare(config: RunConfig, world: World) -> Prepared:
     attention = use_attention(model.decoder, config.train.attention, world.device, dtype)
     if world.is_main:
         print(attention)
-    checkpoints = Checkpoints(
-        Path(config.output),
-        world,
-        tokenizer=train.tokenizer_path,
-        identity={
-            "tokenizer": tokenizer["sha256"],
-            "dataset": train.fingerprint,
-            "batch_size": config.train.batch_size,
-            "seed": config.train.seed,
-            "architecture": vars(architecture),
-            "init_from": config.init_from and weights_sha256(config.init_from),
-        },
-        settings={
-            "processes": world.size,
-            "zero_stage": settings["zero_optimization"]["stage"],
-            "data": vars(config.data),
-            "train": vars(config.train),
-        },
-        keep=config.train.keep_checkpoints,
-    )
-    if not checkpoints.steps_done:  # those kept, the best, and the one being written
-        check_room(Path(config.output), model, config.train.keep_checkpoints + 2)
-    return Prepared(settings, train, validation, order, model, checkpoints)
+    return settings, train, validation, order, model
 
 
 def weights_sha256(folder: str) -> str:

@@ -7,7 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-HANGS = 70  # exit status of a process that did not move for too long
+from pipeline.distributed import HANGS
+from pipeline.launch import host_name
 
 
 class Watchdog:
@@ -46,9 +47,9 @@ class Watchdog:
                 faulthandler.cancel_dump_traceback_later()
                 return
         line = (
-            f"error: rank {self.rank} has not moved for {self.timeout:g} s (train.hang_timeout) "
-            f"since {self.place}; the first rank to say so holds up the others; its stack is in "
-            f"{self.file}"
+            f"error: rank {self.rank} on {host_name()} has not moved for {self.timeout:g} s "
+            f"(train.hang_timeout) since {self.place}; the first rank to say so holds up the "
+            f"others; its stack is in {self.file}"
         )
         print(line, file=sys.stderr, flush=True)
         faulthandler.dump_traceback(sys.stderr)

@@ -22,6 +22,7 @@ from pipeline.config import TrainConfig, seconds
 from pipeline.data.batches import collate
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World
+from pipeline.launch import host_name
 from pipeline.model import Locost, LocostConfig
 from pipeline.shards import Dataset
 from pipeline.training.health import FEWEST, WINDOW, Health, RunFailed, is_spike
@@ -226,7 +227,7 @@ def test_a_rank_that_raises_ends_the_job_with_its_message(trainer, tmp_path):
     finally:
         end(process)
     assert process.returncode not in (0, 85)
-    assert "KeyError: 'injected'" in text
+    assert f"error: rank 1 on {host_name()}: KeyError: 'injected'" in text
     assert not processes_of(tmp_path / "run")
 
 
@@ -240,7 +241,8 @@ def test_a_rank_that_hangs_ends_the_job_with_its_stack(trainer, tmp_path):
         end(process)
     assert process.returncode not in (0, 85)
     said = [line for line in text.splitlines() if line.startswith("error: rank")]
-    assert "rank 1 has not moved for 20 s" in said[0] and "the data of step 3" in said[0]
+    assert f"rank 1 on {host_name()} has not moved for 20 s" in said[0]
+    assert "the data of step 3" in said[0]
     stack = (run / "health" / "stack-rank1.txt").read_text()
     assert "in fail" in stack and "faulty_train.py" in stack and "in fail" in text
     assert not processes_of(run)
@@ -256,5 +258,5 @@ def test_too_little_memory_ends_in_one_line_with_remedies(trainer, tmp_path):
     assert process.returncode == 1
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "Traceback" not in text
-    assert "rank 0: CUDA out of memory" in errors[0]
+    assert f"rank 0 on {host_name()}: CUDA out of memory" in errors[0]
     assert "--train.accumulation" in errors[0] and "--train.recompute_activations" in errors[0]

@@ -1,0 +1,97 @@
+"""Where a process stands among the others of its run, as its launcher states it."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from itertools import product
+
+# srun's are those of a step: a batch shell and the shell of salloc have SLURM_PROCID and
+# SLURM_NTASKS too, but what they start without srun is one process.
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+)
+FIRST_PORT, PORTS, STEPS = 10_000, 20_000, 20
+
+
+def place_from_environment(environment: Mapping[str, str]) -> tuple[int, int, int]:
+    """(rank, world size, local rank) as the launcher states them.
+
+    deepspeed and torchrun set RANK, WORLD_SIZE and LOCAL_RANK; mpirun sets OMPI_COMM_WORLD_*; srun
+    sets SLURM_*; with none of them this is the only process.
+    """
+    for names in LAUNCHERS:
+        if all(name in environment for name in names):
+            rank, size, local_rank = (int(environment[name]) for name in names)
+            if not 0 <= rank < size:
+                raise ValueError(
+                    f"{names[0]}={rank} and {names[1]}={size} contradict each other; "
+                    "unset both or start through one launcher"
+                )
+            return rank, size, local_rank
+    return 0, 1, 0
+
+
+def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
+    """Host and port where rank 0 waits for the others.
+
+    They are MASTER_ADDR and MASTER_PORT; what srun leaves unset of them is the step's first host
+    and a port of the job's and step's own. Raises ValueError where they are not to be known.
+    """
+    found = {
+        name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
+    }
+    if len(found) < 2 and "SLURM_STEP_NODELIST" in environment:
+        found.setdefault("MASTER_ADDR", expand_hosts(environment["SLURM_STEP_NODELIST"])[0])
+        job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
+        found.setdefault("MASTER_PORT", str(port_of(job, step)))
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in found]
+    if missing:
+        raise ValueError(
+            f"{' and '.join(missing)} not set; start the processes with `deepspeed` or `srun`, or "
+            "export the address and port of rank 0"
+        )
+    if not (found["MASTER_PORT"].isdecimal() and 0 < int(found["MASTER_PORT"]) < 2**16):
+        raise ValueError(
+            f"MASTER_PORT is {found['MASTER_PORT']!r}, expected a port from 1 to 65535; export "
+            "another, or none under srun"
+        )
+    return found["MASTER_ADDR"], int(found["MASTER_PORT"])
+
+
+def port_of(job: int, step: int) -> int:
+    """10000 + (20 job + step) mod 20000, another one for all that are likely to share a node.
+
+    No two are alike among the steps 0 to 19 of a thousand jobs with consecutive ids.
+    """
+    return FIRST_PORT + (STEPS * job + step) % PORTS
+
+
+def expand_hosts(nodelist: str) -> list[str]:
+    """The host names of Slurm's list of hosts: `rack[1-2]n[03,5],login` has five."""
+    hosts = []
+    for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodelist):
+        parts = re.split(r"\[([^\]]*)\]", name)  # text and numbers by turns
+        choices = [_numbers(part) if k % 2 else [part] for k, part in enumerate(parts)]
+        hosts += ["".join(chosen) for chosen in product(*choices)]
+    if not hosts:
+        raise ValueError(
+            f"{nodelist!r} is no list of hosts; export MASTER_ADDR, the host of rank 0"
+        )
+    return hosts
+
+
+def _numbers(ranges: str) -> list[str]:
+    """`003-005,7` as 003, 004, 005, 7."""
+    numbers = []
+    for bounds in ranges.split(","):
+        low, _, high = bounds.partition("-")
+        numbers += [f"{k:0{len(low)}d}" for k in range(int(low), int(high or low) + 1)]
+    return numbers
+
+
+def host_name() -> str:
+    """This host, by Slurm's name for it where there is one."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

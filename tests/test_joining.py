@@ -1,0 +1,71 @@
+"""Processes that come together, and those that do not: threads stand for them."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from pipeline.distributed import free_port
+from pipeline.joining import JoinFailed, join, missing
+from pipeline.launch import host_name
+
+
+def join_all(ranks: list[int], size: int, timeout: float) -> dict[int, object]:
+    """What `join` gave or raised in each of the ranks that come."""
+    port, results = free_port(), {}
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = join(rank, size, "localhost", port, f"place {rank}", timeout)
+        except JoinFailed as error:
+            results[rank] = str(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_all_know_where_the_others_are():
+    results = join_all([2, 0, 1], 3, 20)
+    for rank in range(3):
+        store, places = results[rank]
+        assert places == ["place 0", "place 1", "place 2"]
+        store.set(f"told {rank}", "yes")
+        assert all(results[other][0].check([f"told {rank}"]) for other in range(3))
+
+
+def test_a_rank_that_does_not_come_is_named_by_those_that_do():
+    results = join_all([0, 2], 4, 1)
+    line = (
+        f"ranks 1, 3 of 4 did not come within 1 s; there are {host_name()} (ranks 0, 2); see the "
+        "logs of the absent, or leave their node out"
+    )
+    assert results == {0: line, 2: line}
+
+
+def test_without_rank_0_the_others_say_so():
+    (line,) = join_all([1], 2, 1).values()
+    assert f"rank 1 on {host_name()}: rank 0 was not reached at localhost:" in line
+    assert "within 1 s (" in line and "refused" in line
+
+
+def test_a_port_that_is_taken_is_said():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(JoinFailed, match=rf"port {port} is taken; export another MASTER_PORT"):
+            join(0, 2, "localhost", port, "", 1)
+
+
+def test_nodes_without_a_process_are_named():
+    line = missing({0: "n1", 1: "n1", 4: "n3"}, 8, ["n1", "n2", "n3", "n4"], 300)
+    assert line.startswith(
+        "ranks 2, 3, 5, 6, 7 of 8 did not come within 300 s; none came from n2, n4;"
+    )
+    assert "there are n1 (ranks 0, 1), n3 (rank 4);" in line
