@@ -1,0 +1,1 @@
+"""The chain of Slurm jobs from raw text to the report; the standard library alone."""

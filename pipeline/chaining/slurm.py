@@ -1,0 +1,223 @@
+"""Slurm as the chain sees it: the only module that calls squeue, sbatch, scancel and sacct."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+SECONDS = 120  # a controller under load answers late; squeue itself gives up before
+FINAL = {
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
+    "DEADLINE", "PREEMPTED", "REVOKED",
+}  # fmt: skip
+FORMAT = "%i|%T|%r|%S|%N|%j|%k"  # id, state, reason, start, nodes, name, comment
+NOT_AVAILABLE = "node configuration is not available"  # also said while nodes are down or drained
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, or one task of an array, as the queue shows it; `start` in unix seconds."""
+
+    state: str
+    reason: str = ""
+    start: float | None = None
+    nodes: str = ""
+    index: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it waits, runs or is ending."""
+        return self.state not in FINAL
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended, and not well."""
+        return not self.alive and self.state != "COMPLETED"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of ours: one task, or those of an array."""
+
+    id: int
+    name: str
+    comment: str = ""
+    tasks: list[Task] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of it waits or runs."""
+        return any(task.alive for task in self.tasks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any of it ended, and not well."""
+        return any(task.failed for task in self.tasks)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether none of it has started."""
+        return all(task.state == "PENDING" for task in self.tasks)
+
+    def awaited(self) -> list[str]:
+        """What `afterok:` may name, so that it comes true when this job ends well.
+
+        Of an array that lost tasks these are the others: each of them ends when the whole is done.
+        Raises ValueError where nothing can end well any more.
+        """
+        if not self.failed:
+            return [str(self.id)]
+        alive = [f"{self.id}_{task.index}" for task in self.tasks if task.alive]
+        if not alive or self.tasks[0].index is None:
+            raise ValueError(f"job {self.id} ({self.name}) has already ended badly")
+        return alive
+
+
+def queue() -> dict[int, Job]:
+    """This user's jobs that the controller knows, those that ended a short while ago too.
+
+    Raises ValueError where Slurm is missing or does not answer.
+    """
+    return parse_queue(
+        _call("squeue", "--noheader", "--array", "--all", "--states=all",
+              f"--user={os.getuid()}", f"--format={FORMAT}")
+    )  # fmt: skip
+
+
+def parse_queue(text: str) -> dict[int, Job]:
+    """The jobs in lines of FORMAT, by id; other lines (a cluster's name) are passed over."""
+    jobs: dict[int, Job] = {}
+    for line in text.splitlines():
+        number, *fields = line.split("|", FORMAT.count("|"))
+        match = re.fullmatch(r"(\d+)(?:_(\d+))?", number)
+        if match is None or len(fields) != FORMAT.count("|"):
+            continue
+        state, reason, start, nodes, name, comment = fields
+        job = jobs.setdefault(int(match[1]), Job(int(match[1]), name, comment))
+        index = int(match[2]) if match[2] else None
+        job.tasks.append(
+            Task(state, "" if reason == "None" else reason, _seconds(start), nodes, index)
+        )
+    return jobs
+
+
+def account(jobs: Iterable[int]) -> dict[int, Job]:
+    """What the accounting says of jobs that the controller forgot; empty where there is none."""
+    ids = ",".join(map(str, jobs))
+    if not ids:
+        return {}
+    try:
+        text = _call("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}",
+                     "--format=JobID,State,Reason,Start,NodeList,JobName,Comment")  # fmt: skip
+    except ValueError:
+        return {}
+    # "CANCELLED by 1000"
+    lines = (re.sub(r"^([^|]*\|\w+)[^|]*", r"\1", line) for line in text.splitlines())
+    return parse_queue("\n".join(lines))
+
+
+def submit(
+    script: Path,
+    argument: str | None,
+    *,
+    name: str,
+    comment: str,
+    log: str,
+    array: int,
+    after: Sequence[str],
+    flags: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> int:
+    """Submit a script from `folder`, to start when all of `after` have ended well; its job id.
+
+    Raises ValueError with what sbatch said.
+    """
+    dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    text = _call(
+        *_sbatch(name, array, flags, "--parsable", f"--comment={comment}", f"--output={log}",
+                 "--export=ALL", *(dependency if after else ())),
+        *_script(script, argument), folder=folder, environment=environment,
+    )  # fmt: skip
+    return parse_id(text)
+
+
+def parse_id(text: str) -> int:
+    """The id in what `sbatch --parsable` prints: 12, or 12;cluster. Raises ValueError without one.
+
+    A site's own lines around it are passed over; the id must be certain, for a job that is to
+    follow an unknown one starts at once.
+    """
+    found = re.findall(r"^(\d+)(?:;\S+)?$", text, re.MULTILINE)
+    if len(found) != 1:
+        raise ValueError(f"sbatch printed no job id, but: {' '.join(text.split()) or 'nothing'}")
+    return int(found[0])
+
+
+def refusal(
+    script: Path,
+    argument: str | None,
+    *,
+    name: str,
+    array: int,
+    flags: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> str | None:
+    """Why sbatch would not take the job; None where it would, or nodes are just away."""
+    try:
+        _call(*_sbatch(name, array, flags, "--test-only"), *_script(script, argument),
+              folder=folder, environment=environment)  # fmt: skip
+    except ValueError as error:
+        return None if NOT_AVAILABLE in str(error) else str(error)
+    return None
+
+
+def cancel(job: Job) -> None:
+    """Cancel a job that has not started; one that started meanwhile goes on."""
+    _call("scancel", "--state=PENDING", str(job.id))
+
+
+def _sbatch(name: str, array: int, flags: Sequence[str], *own: str) -> list[str]:
+    tasks = [f"--array=1-{array}"] if array else []
+    return ["sbatch", *own, f"--job-name={name}", *tasks, *flags]
+
+
+def _script(script: Path, argument: str | None) -> list[str]:
+    return [str(script)] if argument is None else [str(script), argument]
+
+
+def _call(
+    *command: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a command prints. Raises ValueError, of one line, where it fails."""
+    if environment is None:  # a question: nothing of the user's may narrow or reformat the answer
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT"))
+        }
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=SECONDS,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise ValueError(f"{command[0]} is not here: run this where Slurm is") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{command[0]} did not answer within {SECONDS} s") from None
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise ValueError(f"{command[0]}: {said or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def _seconds(text: str) -> float | None:
+    """Slurm's local time in unix seconds; None for N/A and the like."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
