@@ -18,7 +18,7 @@ from pipeline.chaining.resources import Request
 from pipeline.chaining.settings import KINDS, Settings
 from pipeline.chaining.stages import Stage, graph
 from pipeline.chaining.status import report, standings
-from pipeline.chaining.submit import faults, submit
+from pipeline.chaining.submit import cancel_replaced, faults, submit
 from pipeline.command_line import Parser, described
 from pipeline.files import hold_lock
 
@@ -89,6 +89,8 @@ def submit_missing(settings: Settings, stages: list[Stage]) -> int:
     steps = steps_now(settings, stages, record)
     if refuse(settings, steps):
         return 2
+    for line in cancel_replaced(steps):
+        print(line, flush=True)
     jobs = 0
     try:
         for line in submit(settings, steps, record, os.environ):
@@ -122,11 +124,12 @@ def request_of(settings: Settings, stages: list[Stage], kind: str) -> Request:
 
 
 def refuse(settings: Settings, steps: list[Step]) -> int:
-    """Print what makes the chain hopeless; 2 if anything does."""
-    found = list(faults(settings, steps, os.environ))
-    for name, fault in found:
-        print(f"error: {name}: {fault}", file=sys.stderr)
-    return 2 if found else 0
+    """Print what is wrong with what would be submitted; 2 if that makes the chain hopeless."""
+    found = faults(settings, steps, os.environ)
+    for fault in found:
+        kind = "note" if fault.passing else "error"
+        print(f"{kind}: {fault.stage.name}: {fault.text}", file=sys.stderr)
+    return 0 if all(fault.passing for fault in found) else 2
 
 
 if __name__ == "__main__":

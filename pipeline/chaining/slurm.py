@@ -14,7 +14,6 @@ FINAL = {
     "DEADLINE", "PREEMPTED", "REVOKED",
 }  # fmt: skip
 FORMAT = "%i|%T|%r|%S|%N|%j|%k"  # id, state, reason, start, nodes, name, comment
-NOT_AVAILABLE = "node configuration is not available"  # also said while nodes are down or drained
 
 
 @dataclass(frozen=True)
@@ -119,30 +118,45 @@ def account(jobs: Iterable[int]) -> dict[int, Job]:
     return parse_queue("\n".join(lines))
 
 
-def submit(
-    script: Path,
-    argument: str | None,
-    *,
-    name: str,
-    comment: str,
-    log: str,
-    array: int,
-    after: Sequence[str],
-    flags: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-) -> int:
-    """Submit a script from `folder`, to start when all of `after` have ended well; its job id.
+@dataclass(frozen=True)
+class Batch:
+    """A script as sbatch gets it, submitted from `folder`; `array` tasks, 0 for a plain job."""
 
-    Raises ValueError with what sbatch said.
-    """
-    dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-    text = _call(
-        *_sbatch(name, array, flags, "--parsable", f"--comment={comment}", f"--output={log}",
-                 "--export=ALL", *(dependency if after else ())),
-        *_script(script, argument), folder=folder, environment=environment,
-    )  # fmt: skip
-    return parse_id(text)
+    script: Path
+    argument: str | None
+    name: str
+    array: int
+    flags: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+
+    def submit(self, *, comment: str, log: str, after: Sequence[str]) -> int:
+        """Submit it, to start when all of `after` have ended well; its job id.
+
+        Raises ValueError with what sbatch said.
+        """
+        dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        text = self._sbatch(
+            "--parsable", f"--comment={comment}", f"--output={log}", "--export=ALL",
+            *(dependency if after else ()),
+        )  # fmt: skip
+        return parse_id(text)
+
+    def refusal(self) -> str | None:
+        """What sbatch has against the job, which is not submitted; None if nothing."""
+        try:
+            self._sbatch("--test-only")
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def _sbatch(self, *own: str) -> str:
+        tasks = [f"--array=1-{self.array}"] if self.array else []
+        argument = [self.argument] if self.argument else []
+        return _call(
+            "sbatch", *own, f"--job-name={self.name}", *tasks, *self.flags, str(self.script),
+            *argument, folder=self.folder, environment=self.environment,
+        )  # fmt: skip
 
 
 def parse_id(text: str) -> int:
@@ -157,37 +171,14 @@ def parse_id(text: str) -> int:
     return int(found[0])
 
 
-def refusal(
-    script: Path,
-    argument: str | None,
-    *,
-    name: str,
-    array: int,
-    flags: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-) -> str | None:
-    """Why sbatch would not take the job; None where it would, or nodes are just away."""
-    try:
-        _call(*_sbatch(name, array, flags, "--test-only"), *_script(script, argument),
-              folder=folder, environment=environment)  # fmt: skip
-    except ValueError as error:
-        return None if NOT_AVAILABLE in str(error) else str(error)
-    return None
+def is_passing(refused: str) -> bool:
+    """Whether a refusal may be due to nodes that are down or drained: sbatch queues such a job."""
+    return "node configuration is not available" in refused
 
 
 def cancel(job: Job) -> None:
     """Cancel a job that has not started; one that started meanwhile goes on."""
     _call("scancel", "--state=PENDING", str(job.id))
-
-
-def _sbatch(name: str, array: int, flags: Sequence[str], *own: str) -> list[str]:
-    tasks = [f"--array=1-{array}"] if array else []
-    return ["sbatch", *own, f"--job-name={name}", *tasks, *flags]
-
-
-def _script(script: Path, argument: str | None) -> list[str]:
-    return [str(script)] if argument is None else [str(script), argument]
 
 
 def _call(
@@ -210,7 +201,8 @@ def _call(
     except subprocess.TimeoutExpired:
         raise ValueError(f"{command[0]} did not answer within {SECONDS} s") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
+        said = re.sub(r"^\w+: (error: )?", "", done.stderr or done.stdout, flags=re.MULTILINE)
+        said = " ".join(said.split())
         raise ValueError(f"{command[0]}: {said or f'exit status {done.returncode}'}")
     return done.stdout
 

@@ -14,6 +14,7 @@ from pipeline.chaining.text import duration, table
 
 TAIL_LINES = 15
 TAIL_BYTES = 65536
+IN_VAIN = "DependencyNeverSatisfied"
 HEAD = ("stage", "job", "state", "reached", "left", "where")
 
 
@@ -56,17 +57,19 @@ def standings(
     accounted = slurm.account(forgotten)
     for stage in stages:
         seen[stage.name] = seen[stage.name] or record.jobs(stage, accounted)
-    return [_standing(stage, record, seen[stage.name], stage.name in done, now) for stage in stages]
+    return [_standing(stage, record, seen[stage.name], done, now) for stage in stages]
 
 
 def _standing(
-    stage: Stage, record: Record, jobs: list[Job], complete: bool, now: float
+    stage: Stage, record: Record, jobs: list[Job], done: set[str], now: float
 ) -> Standing:
     submissions = record.of(stage)
     latest = (submissions[-1].job,) if submissions else ()
-    if complete:
+    if stage.name in done:
         return Standing(stage, latest, "complete", reached(stage, None, now), "")
     shown = [job for job in jobs if job.alive] or jobs[-1:]
+    if not any(job.alive for job in jobs) and done.issuperset(stage.needs):
+        shown = _cause(jobs)
     if not shown:
         state = "not submitted"
         if submissions:
@@ -91,6 +94,12 @@ def _standing(
     )  # fmt: skip
 
 
+def _cause(jobs: list[Job]) -> list[Job]:
+    """Of links that all ended, the last that was not merely cancelled because of one before it."""
+    own = [job for job in jobs if any(task.reason != IN_VAIN for task in job.tasks)]
+    return own[-1:] or jobs[-1:]
+
+
 def describe(tasks: list[Task], now: float) -> str:
     """The states of a stage's jobs and array tasks in words, with why they wait or failed."""
     counts = Counter(task.state for task in tasks)
@@ -106,7 +115,7 @@ def describe(tasks: list[Task], now: float) -> str:
         elif state == "COMPLETED" and len(counts) == 1:
             text = "ended without completing"
         elif reasons := dict.fromkeys(task.reason for task in alike if task.reason):
-            text += f" ({', '.join(reasons)})"
+            text += f" ({', '.join(reasons)})".replace(IN_VAIN, "what it needs failed")
         parts.append(text)
     return ", ".join(parts)
 

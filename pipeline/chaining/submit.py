@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from pipeline.chaining import slurm
 from pipeline.chaining.plan import Step
@@ -13,31 +14,48 @@ from pipeline.chaining.stages import Stage, completed
 CHECKS_AT_ONCE = 4
 
 
-def faults(
-    settings: Settings, steps: list[Step], environment: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """(stage, fault) of what would be submitted in vain.
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a stage; `passing` faults do not keep it out of the queue."""
 
-    Slurm is asked of each job whether it would take it; each stage whose inputs are there, of
-    its script's own --dry_run.
+    stage: Stage
+    text: str
+    passing: bool = False
+
+
+def faults(settings: Settings, steps: list[Step], environment: Mapping[str, str]) -> list[Fault]:
+    """What would be submitted in vain.
+
+    Slurm is asked of each job whether it would take it; the script of each stage whose inputs are
+    there, by its --dry_run, whether they will do.
     """
     complete = {step.stage.name for step in steps if step.complete}
     wanted = [step.stage for step in steps if step.lacking]
-    ready = [stage for stage in wanted if complete.issuperset(stage.needs)]
 
-    def refused(stage: Stage) -> str | None:
-        return slurm.refusal(
-            stage.script(settings), stage.argument, name=stage.job_name, array=stage.array,
-            flags=settings.flags[stage.kind], folder=settings.root, environment=environment,
-        )  # fmt: skip
-
-    def failing(stage: Stage) -> str | None:
-        return _dry_run(settings, stage, environment)
+    def look(stage: Stage) -> Iterator[Fault]:
+        refused = _batch(settings, stage, environment).refusal()
+        if refused:
+            yield Fault(stage, refused, slurm.is_passing(refused))
+        if complete.issuperset(stage.needs):
+            failing = _dry_run(settings, stage, environment)
+            if failing:
+                yield Fault(stage, failing)
 
     with ThreadPoolExecutor(CHECKS_AT_ONCE) as pool:
-        found = [*zip(wanted, pool.map(refused, wanted), strict=True)]
-        found += zip(ready, pool.map(failing, ready), strict=True)
-    yield from ((stage.name, fault) for stage, fault in found if fault)
+        return [fault for found in pool.map(lambda stage: list(look(stage)), wanted)
+                for fault in found]  # fmt: skip
+
+
+def _batch(settings: Settings, stage: Stage, environment: Mapping[str, str]) -> slurm.Batch:
+    return slurm.Batch(
+        stage.script(settings),
+        stage.argument,
+        stage.job_name,
+        stage.array,
+        settings.flags[stage.kind],
+        settings.root,
+        environment,
+    )
 
 
 def _dry_run(settings: Settings, stage: Stage, environment: Mapping[str, str]) -> str | None:
@@ -56,6 +74,14 @@ def _dry_run(settings: Settings, stage: Stage, environment: Mapping[str, str]) -
     )
 
 
+def cancel_replaced(steps: list[Step]) -> Iterator[str]:
+    """Cancel the jobs that wait for jobs which are no more; a line for each."""
+    for step in reversed(steps):
+        for job in step.replaced:
+            slurm.cancel(job)
+            yield f"{step.stage.name}: job {job.id} waited in vain, cancelled"
+
+
 def submit(
     settings: Settings,
     steps: list[Step],
@@ -70,21 +96,14 @@ def submit(
     (settings.runs / "logs").mkdir(parents=True, exist_ok=True)
     stages = [step.stage for step in steps]
     last = {step.stage.name: step.kept[-1].id for step in steps if step.kept}
-    for step in reversed(steps):
-        for job in step.replaced:
-            slurm.cancel(job)
-            yield f"{step.stage.name}: cancelled job {job.id}, which waited for what is no more"
     for step in steps:
         stage = step.stage
         for _ in range(step.lacking):
             names = (stage.name,) if stage.name in last else stage.needs  # the link before it
             after = _awaited(stages, {name: last[name] for name in names if name in last})
-            last[stage.name] = job_id = slurm.submit(
-                stage.script(settings), stage.argument, name=stage.job_name,
-                comment=stage.comment(settings), log=stage.log(settings), array=stage.array,
-                after=after, flags=settings.flags[stage.kind], folder=settings.root,
-                environment=environment,
-            )  # fmt: skip
+            last[stage.name] = job_id = _batch(settings, stage, environment).submit(
+                comment=stage.comment(settings), log=stage.log(settings), after=after
+            )
             record.add(stage, job_id)
             yield f"{stage.name}: job {job_id}" + (f", after {', '.join(after)}" if after else "")
 
