@@ -7,18 +7,21 @@
 # variables alone, since Slurm reads a script's #SBATCH lines before any shell runs it. They come
 # before those lines, and sbatch's own flags before both.
 
+set -a                          # all of these are for the jobs too
+
 # --- Slurm ---------------------------------------------------------------------------------------
-# export SBATCH_ACCOUNT=my-project
-# export SBATCH_PARTITION=gpu
-# export SBATCH_QOS=normal
-# export SBATCH_CONSTRAINT=a100
-# export SBATCH_TIMELIMIT=20:00:00           # of every job; for one: sbatch --time
+# SBATCH_ACCOUNT=my-project
+# SBATCH_PARTITION=gpu
+# SBATCH_QOS=normal
+# SBATCH_CONSTRAINT=a100
+# SBATCH_TIMELIMIT=20:00:00           # of every job; for one: sbatch --time
 : "${CPU:=0}"                   # 1: no GPUs; the same scripts on CPU nodes, over gloo
 : "${REQUEUE:=1}"               # 0: a training that ran out of time ends, and the next link goes on
 : "${MAX_REQUEUES:=50}"         # then a training fails rather than go on for ever
 : "${NODE_CHECK:=1}"            # 0: no check of the nodes before a training
 # Flags for sbatch that chain.sh adds to the jobs of one kind:
-: "${PREPROCESS_FLAGS:=}" "${PRETRAIN_FLAGS:=}" "${FINETUNE_FLAGS:=}" "${EVALUATE_FLAGS:=}"
+: "${PREPROCESS_FLAGS:=}" "${PRETRAIN_FLAGS:=}" "${FINETUNE_FLAGS:=}"
+: "${EVALUATE_FLAGS:=}" "${REPORT_FLAGS:=}"
 : "${PREPROCESS_JOBS:=4}"       # array tasks that share the work, a node each
 : "${PRETRAIN_HOURS:=140}"      # of the whole pre-training, for the number of links (REQUEUE=0)
 : "${GPU_HOUR_COST:=0}"         # for chain.sh --dry_run; 0: not known
@@ -53,10 +56,6 @@
 : "${BOOKSUM_BOOK_EVALUATE_ARGUMENTS:=--max_new_tokens 1024 --source_length 0}"   # whole books
 
 if [[ $CPU == 1 ]]; then        # the scripts' #SBATCH lines ask for GPUs
-    export SBATCH_GPUS_PER_NODE=0
+    SBATCH_GPUS_PER_NODE=0
 fi
-export CPU REQUEUE MAX_REQUEUES NODE_CHECK PREPROCESS_JOBS PRETRAIN_HOURS GPU_HOUR_COST CURRENCY \
-    PREPROCESS_FLAGS PRETRAIN_FLAGS FINETUNE_FLAGS EVALUATE_FLAGS MODULES CONTAINER LOCOST_ROOT \
-    PYTHON TOKENIZER C4_TRAIN C4_VALIDATION SHARDS RUNS RECIPES DEEPSPEED_CONFIG SETS SETS_DIR \
-    INPUT PREPROCESS_ARGUMENTS FINETUNE_ARGUMENTS EVALUATE_ARGUMENTS EVALUATE_SPLIT \
-    GOVREPORT_EVALUATE_ARGUMENTS BOOKSUM_BOOK_EVALUATE_ARGUMENTS
+set +a

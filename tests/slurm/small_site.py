@@ -57,7 +57,7 @@ class Site:
         return path
 
     def settings(self, runs: str, **more: str) -> dict[str, str]:
-        """The environment that slurm/settings.sh gives way to; `runs` is a folder of this site's."""
+        """The environment that slurm/settings.sh gives way to; `runs` lies in this folder."""
         lengths = " ".join(f"--{name} {length}" for name, length in SIZES.items())
         return {
             "CPU": "1",

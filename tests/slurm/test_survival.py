@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from cluster import Cluster
 from small_site import Site, heartbeat, losses, submit, wait_until_training, weights
 
