@@ -10,19 +10,23 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PYTHONWARNINGS := ignore::FutureWarning
 
-.PHONY: demo test test-fast soak gpu-check lint
+.PHONY: demo test test-fast soak gpu-check lint slurm
 
 # The whole road, from text to report: demo/report.md. Smaller: make demo ARGS=--quick
 demo: .venv/core
 	@$(BIN)/python pipeline/demo.py $(ARGS)
 
 # Lint, types and the whole suite, quick tests first.
-test: lint test-fast
+test: lint test-fast slurm
 	$(BIN)/pytest -m "slow and not soak and not gpu"
 
 # The part that needs under 3 minutes.
 test-fast: .venv/dev
 	$(BIN)/pytest -m "not slow and not soak and not gpu"
+
+# The Slurm that tests/slurm runs in, where this user may install it; elsewhere they are skipped.
+slurm:
+	@bash tests/slurm/install.sh
 
 # The long ones: many kills, whole books.
 soak: .venv/dev
