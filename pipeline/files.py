@@ -75,13 +75,17 @@ def when_visible(path: Path, seconds: float = 90.0) -> Path:
     return path
 
 
-def check_folder(folder: Path) -> None:
-    """Raise ValueError unless files can be written into the folder, which need not exist yet."""
+def check_folder(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there already.
+
+    Raises ValueError unless files can be written into it.
+    """
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise ValueError(f"--output {folder}: {nearest} is a file; give a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"--output {folder}: {nearest} cannot be written to; choose another")
+    return nearest
 
 
 def replace_link(link: Path, target: str) -> None:

@@ -45,6 +45,9 @@ def add_common_options(
         "--finish", action="store_true", help="only check that all is there, write the manifest"
     )
     parser.add_argument(
+        "--dry_run", action="store_true", help="check inputs, tokenizer and output, then exit"
+    )
+    parser.add_argument(
         "--report", action="store_true", help="also draw the lengths: report.png in the output"
     )
 

@@ -18,6 +18,7 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing.command_line import HelpFormatter, add_common_options, check_lengths, run_command
 from preprocessing.containers import Folder, find_items, split_name
 from preprocessing.corpora import BAD_ENCODING, NO_SUMMARY, Entry, text_fault
+from preprocessing.dry_run import check
 from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 from preprocessing.samples import make_sample
 from preprocessing.sentences import SPLITTER, split_sentences
@@ -166,7 +167,10 @@ def main() -> None:
             expected_samples=known.pairs.get(split) if known.pairs else None,
         )
 
-    run(prepare, options.finish, options.report)
+    if options.dry_run:
+        check(prepare, options.finish)
+    else:
+        run(prepare, options.finish, options.report)
 
 
 def _parser() -> Parser:

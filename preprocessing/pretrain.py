@@ -23,6 +23,7 @@ from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
 from preprocessing.command_line import HelpFormatter, add_common_options, check_lengths, run_command
 from preprocessing.corpora import Entry, find_inputs, read_c4, split_items
+from preprocessing.dry_run import check
 from preprocessing.filters import Filters, add_filter_options, filters_from
 from preprocessing.gap_sentences import (
     METRICS,
@@ -198,7 +199,10 @@ def main() -> None:
             deduplicate=options.deduplicate,
         )
 
-    run(prepare, options.finish, options.report)
+    if options.dry_run:
+        check(prepare, options.finish)
+    else:
+        run(prepare, options.finish, options.report)
 
 
 def _parser() -> Parser:

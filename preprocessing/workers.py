@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import shards
-from pipeline.files import create_json, replace_bytes, replace_json, when_visible
+from pipeline.files import check_folder, create_json, replace_bytes, replace_json, when_visible
 from pipeline.shards import Sample
 from pipeline.tokenizer import Tokenizer
 from preprocessing import duplicates
@@ -33,6 +33,7 @@ from preprocessing.ranks import Make, Ranks, follow, lead
 from preprocessing.statistics import Statistics, length_summary
 
 ITEMS = ".items"
+SETTINGS = "settings.json"
 REPORT = "report.png"
 
 
@@ -128,7 +129,7 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
         job = prepare()
         _open_folder(job)
         if finish_only:
-            _check_complete(job)
+            check_complete(job)
     ranks.broadcast(None)
     if ranks.rank:
         job = prepare()
@@ -155,7 +156,7 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
 def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
     """The stages that a job goes through; the choice is rank 0's."""
     sizes = [item.size for item in job.items]
-    if ranks.broadcast(ranks.rank == 0 and job.deduplicate and bool(_missing(job))):
+    if ranks.broadcast(ranks.rank == 0 and job.deduplicate and bool(missing(job))):
         folder = job.folder("hashes")
         yield Stage(
             "looking for duplicates",
@@ -191,26 +192,34 @@ def _stages(job: Job, ranks: Ranks) -> Iterator[Stage]:
     )
 
 
+def check_output(job: Job) -> None:
+    """Raise ValueError unless the output folder can be made, or what it holds is this job's."""
+    check_folder(job.output)
+    path = job.folder() / SETTINGS
+    if not path.is_file():
+        if (job.output / shards.MANIFEST).exists():
+            raise ValueError(f"{job.output} already holds a dataset; choose another --output")
+        return
+    before = json.loads(path.read_bytes())
+    differences = _differences(before, job.description)
+    if differences and not _only_unused_inputs(job, before, differences):
+        shown = "; ".join(list(differences.values())[:5])
+        raise ValueError(
+            f"{job.output} holds results of other settings: {shown}; "
+            "choose another --output or delete it"
+        )
+
+
 def _open_folder(job: Job) -> None:
-    """Make the output folder, or make sure that what it holds is this job's."""
-    path = job.folder() / "settings.json"
-    if job.output.exists() and not job.output.is_dir():
-        raise ValueError(f"--output {job.output} is a file; give a folder")
-    if not path.is_file() and (job.output / shards.MANIFEST).exists():
-        raise ValueError(f"{job.output} already holds a dataset; choose another --output")
+    """Make the output folder, or go on with what it holds."""
+    check_output(job)
+    path = job.folder() / SETTINGS
     path.parent.mkdir(parents=True, exist_ok=True)
     if not create_json(path, job.description):
-        before = json.loads(path.read_bytes())
-        differences = _differences(before, job.description)
-        if differences and not _only_unused_inputs(job, before, differences):
-            shown = "; ".join(list(differences.values())[:5])
-            raise ValueError(
-                f"{job.output} holds results of other settings: {shown}; "
-                "choose another --output or delete it"
-            )
-        if differences:
+        check_output(job)  # another job's, perhaps, that began just now
+        if _differences(json.loads(path.read_bytes()), job.description):
             replace_json(path, job.description)
-    if _is_finished(job) and _missing(job):  # a shard was lost since: no longer complete
+    if _is_finished(job) and missing(job):  # a shard was lost since: no longer complete
         (job.output / shards.MANIFEST).unlink()
 
 
@@ -239,12 +248,12 @@ def _only_unused_inputs(job: Job, before: dict[str, Any], names: Iterable[str]) 
     return all(name.startswith("input ") for name in names)
 
 
-def _check_complete(job: Job) -> None:
-    missing = _missing(job)
-    if missing:
+def check_complete(job: Job) -> None:
+    """Raise ValueError unless every item is made."""
+    if left := missing(job):
         raise ValueError(
-            f"{len(missing)} of {len(job.items)} items are not made yet, the first from "
-            f"{job.items[missing[0]]}; the same command without --finish makes them"
+            f"{len(left)} of {len(job.items)} items are not made yet, the first from "
+            f"{job.items[left[0]]}; the same command without --finish makes them"
         )
 
 
@@ -321,7 +330,8 @@ def _is_done(job: Job, item: int) -> bool:
     return tar.is_file() and index.is_file() and tar.stat().st_size == shard["bytes"]
 
 
-def _missing(job: Job) -> list[int]:
+def missing(job: Job) -> list[int]:
+    """The items that are not made yet."""
     return [item for item in range(len(job.items)) if not _is_done(job, item)]
 
 

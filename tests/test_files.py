@@ -29,7 +29,7 @@ def test_a_lock_is_held_until_closed(tmp_path):
 
 
 def test_a_folder_that_can_be_written_to_need_not_exist(tmp_path, monkeypatch):
-    check_folder(tmp_path / "new" / "folder")
+    assert check_folder(tmp_path / "new" / "folder") == check_folder(tmp_path) == tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)  # root may do anything
     for folder in (tmp_path, tmp_path / "new" / "folder", type(tmp_path)("new")):
