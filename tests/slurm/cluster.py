@@ -17,8 +17,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -64,7 +63,6 @@ KillWait=5
 MessageTimeout=5
 SlurmdTimeout=10
 SlurmctldTimeout=30
-ReturnToService=1
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -207,11 +205,24 @@ class Cluster:
 
     # ---------------------------------------------------------------- nodes
 
+    def node_states(self) -> dict[str, str]:
+        """Each node's state in sinfo's words; one that does not respond has a `*` at the end."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+        return dict(line.split() for line in lines.stdout.splitlines())
+
     def start_slurmd(self, node: str) -> None:
-        """Start the node's daemon, in namespaces of its own."""
-        script = f"mount -t tmpfs tmpfs /dev/shm && hostname {node} && exec {self._as_user}"
-        slurmd = f"slurmd -N {node} -f {shlex.quote(self.environment['SLURM_CONF'])}"
-        self.inside(f"unshare --mount --uts bash -c {shlex.quote(f'{script} {slurmd}')}")
+        """Start the node's daemon again, and bring the node back to service if it is down."""
+        self._launch(node)
+        deadline = time.monotonic() + 60
+        while (state := self.node_states()[node]).endswith("*"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{node} is {state} 60 s after its slurmd started")
+            time.sleep(0.2)
+        if state == "down":
+            # The daemon has just revoked what its lost job may do, to the second. The job, if it
+            # began anew within that second, would be refused ("Job credential revoked").
+            time.sleep(1.1)
+            self.set_node(node, "resume")
 
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL to the node's daemon. Its job steps go on, as they do on a real node."""
@@ -228,36 +239,33 @@ class Cluster:
         Raises RuntimeError with the output if they fail.
         """
         assert self._shell.stdin and self._shell.stdout
+        if self._shell.returncode is not None:
+            raise RuntimeError(f"{script}: the cluster has ended")
         end = f"end-{random.getrandbits(64):x}"
-        command = f"( {script}\n) </dev/null 2>&1; echo; echo {end} $?\n"
-        lines: Iterator[str] = iter(())  # none where the shell has ended
-        try:
-            self._shell.stdin.write(command)
+        with suppress(BrokenPipeError):  # the shell never began: it says why on its output
+            self._shell.stdin.write(f"( {script}\n) </dev/null 2>&1; printf '\\n{end} %d\\n' $?\n")
             self._shell.stdin.flush()
-            lines = iter(self._shell.stdout.readline, "")
-        except BrokenPipeError:
-            pass
         output = ""
-        for line in lines:
+        for line in iter(self._shell.stdout.readline, ""):
             if line.startswith(end):
                 if line.split()[1] != "0":
-                    raise RuntimeError(f"{script}: {output.strip()}")
+                    break
                 return output.strip()
             output += line
-        raise RuntimeError(f"{script}: the cluster has ended. {output.strip()}")
+        raise RuntimeError(f"{script}: {output.strip() or 'failed'}")
 
     # ---------------------------------------------------------------- start and stop
 
     def stop(self) -> None:
         """End every process of the cluster, and return when none is left."""
         assert self._shell.stdin and self._shell.stdout
-        self._shell.stdout.close()
         try:
             self._shell.stdin.close()
             self._shell.wait(timeout=10)  # ends after the shell, which ends after all others
         except (BrokenPipeError, subprocess.TimeoutExpired):
             self._shell.kill()
             self._shell.wait()
+        self._shell.stdout.close()
 
     def _check_programs(self) -> None:
         try:
@@ -340,20 +348,20 @@ class Cluster:
         self.inside(f"{self._as_user} munged {' '.join(munged)}")
         self.inside(f"{self._as_user} slurmctld -c -f {folder}/slurm.conf")
         for node in NODES:
-            self.start_slurmd(node)
+            self._launch(node)
         deadline = time.monotonic() + 60
-        while True:
-            sinfo = self.run("sinfo", "--noheader", "--Node", "--format=%N %t %E", check=False)
-            states = dict(line.split()[:2] for line in sinfo.stdout.splitlines())
-            if list(states.values()) == ["idle"] * len(NODES):
-                return
+        while list(self.node_states().values()) != ["idle"] * len(NODES):
             if time.monotonic() > deadline:
                 logs = (self.folder / name for name in ("slurmctld.log", "slurmd-n1.log"))
                 tails = "\n".join(log.read_text()[-2000:] for log in logs if log.exists())
-                raise RuntimeError(
-                    f"no idle nodes after 60 s: {sinfo.stdout}{sinfo.stderr}\n{tails}"
-                )
+                raise RuntimeError(f"nodes not idle after 60 s: {self.node_states()}\n{tails}")
             time.sleep(0.1)
+
+    def _launch(self, node: str) -> None:
+        """A slurmd in namespaces of its own."""
+        script = f"mount -t tmpfs tmpfs /dev/shm && hostname {node} && exec {self._as_user}"
+        slurmd = f"slurmd -N {node} -f {shlex.quote(self.environment['SLURM_CONF'])}"
+        self.inside(f"unshare --mount --uts bash -c {shlex.quote(f'{script} {slurmd}')}")
 
     def _call(
         self,
