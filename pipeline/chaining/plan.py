@@ -68,13 +68,18 @@ def plan(
         jobs: tuple[Job, ...] = ()
         if not complete:
             jobs = tuple(job for job in record.jobs(stage, queue) if job.alive)
-        # A job that waits for one which is to be submitted waits for another, which ends in vain.
-        behind = any(steps[need].lacking for need in stage.needs)
-        vain = behind and all(job.waiting for job in jobs)
+        needs = [steps[need] for need in stage.needs]
+        vain = any(_in_vain(job, need) for job in jobs for need in needs)
+        vain = vain and all(job.waiting for job in jobs)
         kept, replaced = ((), jobs) if vain else (jobs, ())
         lacking = 0 if complete else max(links - len(kept), 0)
         steps[stage.name] = Step(stage, request, runs, complete, kept, replaced, lacking)
     return list(steps.values())
+
+
+def _in_vain(job: Job, need: Step) -> bool:
+    """Whether a waiting job waits for what will not come: the need is to be submitted (anew)."""
+    return need.lacking > 0 or any(job.waits_in_vain(other) for other in need.kept)
 
 
 def pretrain_runs(settings: Settings, request: Request, share_left: float) -> int:

@@ -13,7 +13,9 @@ FINAL = {
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
     "DEADLINE", "PREEMPTED", "REVOKED",
 }  # fmt: skip
-FORMAT = "%i|%T|%r|%S|%N|%j|%k"  # id, state, reason, start, nodes, name, comment
+FORMAT = "%i|%T|%r|%S|%N|%j|%E|%k"  # id, state, reason, start, nodes, name, dependency, comment
+# As many fields in the same order; an ended job depends on nothing.
+ACCOUNT_FORMAT = "JobID,State,Reason,Start,NodeList,JobName,Partition,Comment"
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A job of ours: one task, or those of an array."""
+    """A job of ours: one task, or those of an array; `dependency` is what it still waits for."""
 
     id: int
     name: str
     comment: str = ""
     tasks: list[Task] = field(default_factory=list)
+    dependency: str = ""
 
     @property
     def alive(self) -> bool:
@@ -60,6 +63,10 @@ class Job:
     def waiting(self) -> bool:
         """Whether none of it has started."""
         return all(task.state == "PENDING" for task in self.tasks)
+
+    def waits_in_vain(self, other: "Job") -> bool:
+        """Whether it waits for the whole of an array that lost tasks; Slurm ends it, but late."""
+        return self.waiting and other.failed and f":{other.id}_*" in self.dependency
 
     def awaited(self) -> list[str]:
         """What `afterok:` may name, so that it comes true when this job ends well.
@@ -94,8 +101,9 @@ def parse_queue(text: str) -> dict[int, Job]:
         match = re.fullmatch(r"(\d+)(?:_(\d+))?", number)
         if match is None or len(fields) != FORMAT.count("|"):
             continue
-        state, reason, start, nodes, name, comment = fields
-        job = jobs.setdefault(int(match[1]), Job(int(match[1]), name, comment))
+        state, reason, start, nodes, name, dependency, comment = fields
+        job = Job(int(match[1]), name, comment, dependency=dependency)
+        job = jobs.setdefault(job.id, job)
         index = int(match[2]) if match[2] else None
         job.tasks.append(
             Task(state, "" if reason == "None" else reason, _seconds(start), nodes, index)
@@ -110,7 +118,7 @@ def account(jobs: Iterable[int]) -> dict[int, Job]:
         return {}
     try:
         text = _call("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}",
-                     "--format=JobID,State,Reason,Start,NodeList,JobName,Comment")  # fmt: skip
+                     f"--format={ACCOUNT_FORMAT}")  # fmt: skip
     except ValueError:
         return {}
     # "CANCELLED by 1000"

@@ -100,10 +100,14 @@ def submit(
         stage = step.stage
         for _ in range(step.lacking):
             names = (stage.name,) if stage.name in last else stage.needs  # the link before it
-            after = _awaited(stages, {name: last[name] for name in names if name in last})
-            last[stage.name] = job_id = _batch(settings, stage, environment).submit(
-                comment=stage.comment(settings), log=stage.log(settings), after=after
-            )
+            try:
+                after = _awaited(stages, {name: last[name] for name in names if name in last})
+                job_id = _batch(settings, stage, environment).submit(
+                    comment=stage.comment(settings), log=stage.log(settings), after=after
+                )
+            except ValueError as error:
+                raise ValueError(f"{stage.name}: {error}") from None
+            last[stage.name] = job_id
             record.add(stage, job_id)
             yield f"{stage.name}: job {job_id}" + (f", after {', '.join(after)}" if after else "")
 
@@ -121,6 +125,6 @@ def _awaited(stages: list[Stage], waits_for: dict[str, int]) -> list[str]:
         if name in done:
             continue
         if job_id not in queue:
-            raise ValueError(f"{name}: job {job_id} left the queue and did not complete")
+            raise ValueError(f"job {job_id} ({name}) left the queue and did not complete")
         ids += queue[job_id].awaited()
     return ids
