@@ -73,6 +73,8 @@ claim() {
         fail "$1: job $owner is training there; wait for it, or give another RUNS"
     fi
     echo "$SLURM_JOB_ID" > "$1/.job.$SLURM_JOB_ID" && mv "$1/.job.$SLURM_JOB_ID" "$1/job"
+    # What is left of this job's own last start, on a node that Slurm gave up, may need a moment.
+    flock --timeout 120 "$1/.lock" true
 }
 
 # step LOGS PROGRAM...: the program in every task, a log of each; what rank 0 says is the job's too.
@@ -113,8 +115,8 @@ train() {
         say "$run is finished"
         exit 0
     fi
+    [[ $DRY_RUN == 1 ]] || claim "$run"
     check "${program[@]}"
-    claim "$run"
     check_nodes "$run"
     step "$run/logs/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" "${program[@]}"
     local status=$?
