@@ -134,8 +134,11 @@ class Cluster:
         self._open_shell()
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, RuntimeError):
+                who = f"user {os.getuid()}" if os.getuid() else "root"
+                raise Unavailable(f"Slurm cannot run here as {who}: {error}") from None
             raise
         return self
 
@@ -323,18 +326,11 @@ class Cluster:
             text=True,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
-        try:
-            self.inside(
-                f"mount --bind {shlex.quote(str(self.folder))}/hosts /etc/hosts\n"
-                f"hostname controller\n{self._as_user} true"
-            )
-        except RuntimeError as error:
-            self.stop()
-            who = f"as user {user}" if user else "as root"
-            raise Unavailable(f"no namespaces here {who}: {error}") from None
 
     def _start(self) -> None:
         folder = shlex.quote(str(self.folder))
+        for command in ("true", f"mount --bind {folder}/hosts /etc/hosts", "hostname controller"):
+            self.inside(command)
         munged = ["--force"] + [
             f"--{name}={folder}/{file}"
             for name, file in {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,8 @@ echo status $?
 wait
 """
 
+HIT = "srun sh -c 'touch $(hostname)-works; sleep 1000'"
+
 
 def processes(namespace: str) -> list[int]:
     """Those whose /proc/PID/ns/pid is `namespace`."""
@@ -54,6 +56,14 @@ def processes(namespace: str) -> list[int]:
         except OSError:  # not ours, or gone
             continue
     return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for it, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.1)
 
 
 def script(folder: Path, text: str) -> str:
@@ -77,8 +87,8 @@ def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
         script.write_text(WARNED)
         signal_at = ("--time=1", "--signal=B:USR2@60")
         warned = cluster.submit("--nodelist=n4", *signal_at, str(script), cwd=folder)
-        hit = cluster.submit("--nodelist=n[1-2]", "--wrap", "srun sleep 1000", cwd=folder)
-        cluster.wait(hit, "RUNNING")
+        hit = cluster.submit("--nodelist=n[1-2]", "--wrap", HIT, cwd=folder)
+        until((folder / "n2-works").exists)
         cluster.kill_slurmd("n2")
         yield cluster, hit, warned
 
@@ -87,9 +97,7 @@ def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
 def idle(cluster, site) -> Cluster:
     """The cluster, with nothing left of earlier tests."""
     cluster.run("scancel", "--user", str(os.getuid()))
-    deadline = time.monotonic() + 60
-    while cluster.run("squeue", "--noheader").stdout and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: not cluster.run("squeue", "--noheader").stdout)
     return cluster
 
 
@@ -130,9 +138,8 @@ def test_nothing_survives_the_end_of_a_cluster(slurm, tmp_path, ending):
             assert len(processes(namespace)) > 8  # daemons, and a job with a detached child
             owner.send_signal(getattr(signal, f"SIG{ending}"))
         owner.wait(timeout=60)
-        deadline = time.monotonic() + (30 if ending != "stop" else 0)
-        while processes(namespace) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        if ending != "stop":  # which returns when all have ended
+            until(lambda: not processes(namespace))
         assert processes(namespace) == []
 
 
