@@ -84,6 +84,7 @@ def submit_missing(settings: Settings, stages: list[Stage]) -> int:
     lock = hold_lock(settings.runs / ".chain.lock")
     if lock is None:
         raise ValueError(f"another chain.sh is submitting to {settings.runs}; wait for its end")
+    os.set_inheritable(lock.fileno(), True)  # an sbatch that outlives us holds it until it ends
     record = Record(settings)
     record.adopt(stages, slurm.queue())
     steps = steps_now(settings, stages, record)

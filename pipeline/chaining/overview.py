@@ -53,7 +53,7 @@ def _row(settings: Settings, step: Step) -> tuple[str, ...]:
 
 def _needs(names: tuple[str, ...]) -> str:
     if len(names) > 2:
-        return f"{names[0]} ... {names[-1]} ({len(names)})"
+        return f"{names[0].partition('-')[0]}-* ({len(names)})"
     return ", ".join(names) or "-"
 
 

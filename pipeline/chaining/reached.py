@@ -80,7 +80,7 @@ def _shards(folders: list[Path], since: float | None, now: float) -> Reached:
             return Reached()
         hashed = len(list(items.glob("hashes/[0-9]*.npy")))
         if hashed and not made:
-            return Reached(f"{folder.name}: {hashed:,} items compared")
+            return Reached(f"{folder.name}: {hashed:,} items searched for duplicates")
         # A compressed file is one item; a large plain one is several.
         total = len(inputs) if all(".gz," in str(text) for text in inputs) else None
         text = f"{folder.name}: {len(made):,}{f' of {total:,}' if total else ''} items"

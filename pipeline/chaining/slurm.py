@@ -201,7 +201,7 @@ def _call(
         }
     try:
         done = subprocess.run(
-            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL,
+            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, close_fds=False,
             capture_output=True, text=True, errors="replace", timeout=SECONDS,
         )  # fmt: skip
     except FileNotFoundError:

@@ -1,13 +1,17 @@
 """chain.sh in a real Slurm, with scripts that stand in for the stages: they sleep and mark."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from pipeline.files import hold_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = """\
@@ -204,30 +208,44 @@ def test_a_failing_link_cancels_all_that_would_follow_and_is_shown(chain):
 
 
 def test_nothing_is_submitted_twice_however_chain_sh_was_stopped(chain, tmp_path):
-    """An sbatch that submits and dies before it is noted, a lost record, two chain.sh at once."""
+    """Jobs that were submitted but not noted, a lost record, two chain.sh at once."""
     chain.hold("preprocess-c4")
+    sbatch = shutil.which("sbatch", path=chain.environment["PATH"])
     shim = tmp_path / "bin" / "sbatch"
     shim.parent.mkdir()
-    shim.write_text(
-        "#!/usr/bin/env bash\n"
-        f'{shutil.which("sbatch", path=chain.environment["PATH"])} "$@" > {tmp_path}/printed\n'
-        "status=$?\n"
-        f'[[ "$*" == *--parsable*finetune-arxiv* ]] || cat {tmp_path}/printed\n'
-        "exit $status\n"
-    )
+    shim.write_text(f"""\
+#!/usr/bin/env bash
+{sbatch} "$@" > {tmp_path}/printed || exit
+case "$*" in
+    *--parsable*locost-finetune-arxiv*) ;;
+    *--parsable*locost-finetune-pubmed*) kill -KILL $PPID; read < {tmp_path}/go ;;
+    *) cat {tmp_path}/printed ;;
+esac
+""")
     shim.chmod(0o755)
-    broken = chain(PATH=f"{shim.parent}:{chain.environment['PATH']}")
-    assert broken.returncode == 2
-    assert broken.stderr.count("\n") == 1
-    assert broken.stderr.startswith("error: finetune-arxiv: sbatch printed no job id, but: nothing")
-    assert "6 jobs were submitted before and are noted in" in broken.stderr
+    os.mkfifo(tmp_path / "go")
+    path = f"{shim.parent}:{chain.environment['PATH']}"
+    silent = chain(PATH=path)
+    assert silent.returncode == 2 and silent.stderr.count("\n") == 1
+    assert silent.stderr.startswith("error: finetune-arxiv: sbatch printed no job id, but: nothing")
+    assert "6 jobs were submitted before and are noted in" in silent.stderr
     before = chain.noted()
     assert "finetune-arxiv" not in before
 
-    rest = chain.submit()
-    assert list(rest) == ["finetune-pubmed", "evaluate-arxiv", "evaluate-pubmed", "report"]
+    killed = subprocess.Popen(**chain.command(PATH=path))
+    assert killed.wait() == -signal.SIGKILL
+    again = chain()  # its sbatch is still at work
+    assert again.returncode == 2 and again.stderr.startswith("error: another chain.sh")
+    (tmp_path / "go").write_text("\n")
+    killed.communicate()
+    while hold_lock(chain.root / "runs" / ".chain.lock") is None:  # until that sbatch has ended
+        time.sleep(0.05)
+    assert len(chain.noted()["finetune-arxiv"]) == 1
+    assert list(chain.submit()) == ["evaluate-arxiv", "evaluate-pubmed", "report"]
     noted = chain.noted()
-    assert len(noted["finetune-arxiv"]) == 1 and before.items() <= noted.items()
+    assert len(noted["finetune-pubmed"]) == 1 and before.items() <= noted.items()
+    dependency = chain.cluster.job(str(noted["evaluate-pubmed"][0]))["Dependency"]
+    assert dependency.startswith(f"afterok:{noted['finetune-pubmed'][0]}(")
 
     (chain.root / "runs" / "chain.json").unlink()
     both = [subprocess.Popen(**chain.command()) for _ in range(2)]
