@@ -162,7 +162,7 @@ class Road:
 
     def report(self) -> list[str]:
         return python(
-            "pipeline/report.py", "--pretrain", self.folder / "pretrain",
+            "pipeline/report.py", "demo", "--pretrain", self.folder / "pretrain",
             "--finetune", self.folder / "finetune", "--scratch", self.folder / "scratch",
             "--evaluation", self.folder / "evaluation" / "finetune",
             "--scratch_evaluation", self.folder / "evaluation" / "scratch",

@@ -24,6 +24,7 @@ from pipeline.evaluation.command_line import (
 from pipeline.evaluation.decode import PRECISIONS
 from pipeline.evaluation.run import SYSTEMS, Options, evaluate, prepare
 from pipeline.evaluation.tables import rouge_table, signed
+from pipeline.launch import place_from_environment
 
 
 def parse(arguments: list[str] | None) -> tuple[Options, bool]:
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     with exit_on_user_error():
         options, dry_run = parse(arguments)
         if dry_run:  # joins no other process: one alone finds out as much
-            if distributed.place_from_environment(dict(os.environ))[0] == 0:
+            if place_from_environment(os.environ)[0] == 0:
                 print(f"ready: {prepare(options).describe()}")
             return
         try:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.evaluation.rouge import Interval
+from pipeline.evaluation.runs import LOSS, VALIDATION_LOSS, Run
 from pipeline.evaluation.tables import ROUGE_COLUMNS
 
 COLOURS = {
@@ -18,7 +19,11 @@ COLOURS = {
     "not pre-trained": "#e08a2c",
     "lead": "#7d8794",
     "permuted": "#c9ced6",
+    "ours": "#3b6fb6",
+    "the paper": "#c9ced6",
 }
+OTHERS = ("#3b6fb6", "#e08a2c", "#3f9b6c", "#b5485d", "#7a62b0", "#7d8794")
+POINTS = 2000  # of a curve, at least; a longer one is drawn at every so many steps
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is everywhere
     "font.size": 10,
@@ -34,34 +39,36 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 
-Metrics = Sequence[Mapping[str, Any]]
 
-
-def series(metrics: Metrics, name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of the lines that hold `name`."""
-    lines = [line for line in metrics if name in line]
-    return [line["step"] for line in lines], [line[name] for line in lines]
-
-
-def plot_losses(pretraining: Metrics, finetuning: Mapping[str, Metrics], path: Path) -> None:
-    """Training (smoothed over the faint raw values) and validation losses, two panels."""
+def plot_losses(panels: Mapping[str, Mapping[str, Run]], path: Path) -> None:
+    """Training (smoothed over the faint raw values) and validation losses, a panel a title."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _draw_losses(left, "Pre-training", {"pre-training": pretraining})
-        _draw_losses(right, "Fine-tuning", finetuning)
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for panel, (title, runs) in zip(axes, panels.items(), strict=True):
+            _draw_losses(panel, title, runs)
         _save(figure, path)
 
 
 def plot_rouge(systems: Mapping[str, Mapping[str, Interval]], path: Path) -> None:
-    """Grouped bars of each system's scores with their 95 % intervals."""
+    """Each system's scores, of every ROUGE type."""
+    columns = {
+        name: {shown: scores[column] for column, shown in ROUGE_COLUMNS.items()}
+        for name, scores in systems.items()
+    }
+    plot_bars(columns, "ROUGE on the test split, with 95 % intervals", path)
+
+
+def plot_bars(systems: Mapping[str, Mapping[str, Interval]], title: str, path: Path) -> None:
+    """Grouped bars: of each group, the same in all systems, one a system, with its interval."""
     width = 0.8 / len(systems)
+    names = list(next(iter(systems.values())))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         axes = figure.subplots()
-        groups = np.arange(len(ROUGE_COLUMNS))
+        groups = np.arange(len(names))
         for rank, (name, scores) in enumerate(systems.items()):
-            columns = [scores[column] for column in ROUGE_COLUMNS]
+            columns = [scores[group] for group in names]
             values = np.array([column["value"] for column in columns])
             errors = [
                 values - [column["low"] for column in columns],
@@ -82,22 +89,25 @@ def plot_rouge(systems: Mapping[str, Mapping[str, Interval]], path: Path) -> Non
                     fontsize=7.5,
                     color="#333333",
                 )
-        axes.set_xticks(groups, list(ROUGE_COLUMNS.values()))
+        axes.set_xticks(groups, names)
         axes.tick_params(axis="x", length=0)
         axes.set_ylabel("F1, percent")
-        axes.set_title("ROUGE on the test split, with 95 % intervals")
+        axes.set_title(title)
         figure.legend(loc="outside lower center", ncols=len(systems))
         _save(figure, path)
 
 
-def _draw_losses(axes: Axes, title: str, runs: Mapping[str, Metrics]) -> None:
-    for name, metrics in runs.items():
-        steps, losses = series(metrics, "loss")
-        colour, of = COLOURS[name], f"{name}, " if len(runs) > 1 else ""
-        axes.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, smooth(losses), color=colour, linewidth=1.8, label=f"{of}training")
-        steps, losses = series(metrics, "validation_loss")
-        if steps:
+def _draw_losses(axes: Axes, title: str, runs: Mapping[str, Run]) -> None:
+    for rank, (name, run) in enumerate(runs.items()):
+        steps, losses = run[LOSS]
+        every = slice(None, None, max(1, len(steps) // POINTS))
+        colour = COLOURS.get(name, OTHERS[rank % len(OTHERS)])
+        of = "" if name == title.lower() else f"{name}, "
+        label = f"{of}training"
+        axes.plot(steps[every], losses[every], color=colour, alpha=0.25, linewidth=0.8)
+        axes.plot(steps[every], smooth(losses)[every], color=colour, linewidth=1.8, label=label)
+        steps, losses = run[VALIDATION_LOSS]
+        if len(steps):
             axes.plot(
                 steps,
                 losses,
@@ -112,10 +122,10 @@ def _draw_losses(axes: Axes, title: str, runs: Mapping[str, Metrics]) -> None:
     axes.set_title(title)
     axes.set_xlabel("step")
     axes.set_ylabel("loss, nats a target token")
-    axes.legend()
+    axes.legend(**({"ncols": 2, "fontsize": 7} if len(runs) > 2 else {}))
 
 
-def smooth(values: Sequence[float]) -> np.ndarray:
+def smooth(values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Each value's mean with its neighbours, a fortieth of the curve, fewer at its ends."""
     half = len(values) // 80
     sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -19,6 +19,7 @@ from pipeline.evaluation.decode import (
     open_checkpoint,
 )
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
+from pipeline.evaluation.results import RESULTS
 from pipeline.evaluation.tables import flatten
 from pipeline.files import check_folder, replace_json
 from pipeline.model.generation import DecodingStrategy
@@ -29,7 +30,6 @@ from preprocessing.sentences import split_sentences
 
 SYSTEMS = ("model", "lead", "permuted")
 PERMUTED_SEED = 0
-RESULTS = "results.json"
 
 Predict = Callable[[list[int]], list[str]]
 

@@ -1,8 +1,10 @@
 """Nested settings as flat names, and rows as a Markdown table."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.evaluation.page import hide_paths
 from pipeline.evaluation.rouge import Interval
 
 ROUGE_COLUMNS = {
@@ -39,6 +41,22 @@ def rouge_table(systems: Mapping[str, Mapping[str, Interval]]) -> str:
         for name, scores in systems.items()
     ]
     return markdown_table(["system", *ROUGE_COLUMNS.values()], rows, align="lrrrrr")
+
+
+def settings_table(columns: Mapping[str, Mapping[str, Any]]) -> str:
+    """One row a setting, one column a run."""
+    names = dict.fromkeys(name for settings in columns.values() for name in settings)
+    rows = [
+        [f"`{name}`", *(_shown(settings.get(name)) for settings in columns.values())]
+        for name in names
+    ]
+    return markdown_table(["setting", *columns], rows, align="l" * (1 + len(columns)))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return hide_paths(value) if isinstance(value, str) else json.dumps(value)
 
 
 def signed(difference: Interval) -> str:

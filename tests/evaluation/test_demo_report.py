@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from pipeline.distributed import World
+from pipeline.evaluation.page import ROOT, escape, hide_paths, to_html
 from pipeline.evaluation.plots import smooth
-from pipeline.evaluation.report import ROOT, escape, hide_paths, to_html
 from pipeline.evaluation.run import Options, evaluate
 from pipeline.model.generation import DecodingStrategy
 from pipeline.report import main
@@ -73,7 +73,7 @@ def parts(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> dic
 
 
 def arguments(parts: dict[str, Path], output: Path) -> list[str]:
-    return [f"--{name}={path}" for name, path in {**parts, "output": output}.items()]
+    return ["demo", *(f"--{name}={path}" for name, path in {**parts, "output": output}.items())]
 
 
 @pytest.fixture(scope="module")

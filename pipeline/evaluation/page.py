@@ -1,0 +1,72 @@
+"""A report as files: Markdown, and the same as one HTML page; text and paths made fit to show."""
+
+import base64
+import html
+import re
+from pathlib import Path
+
+import markdown
+
+from pipeline.files import replace_text
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.55 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; }}
+h1, h2, h3 {{ line-height: 1.25; }}
+h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem; }}
+h3 {{ font-size: 1rem; margin-top: 1.8rem; }}
+img {{ max-width: 100%; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; }}
+th, td {{ padding: .35rem .8rem; border-bottom: 1px solid #e3e3e3; }}
+th {{ border-bottom: 2px solid #999; }}
+code {{ font-size: .88em; background: #f4f5f7; padding: .1em .3em; border-radius: 3px;
+        overflow-wrap: anywhere; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def write_page(sections: list[str], output: Path) -> None:
+    """Write report.html, then report.md, into a folder that has the pictures they speak of."""
+    text = "\n\n".join(section.strip() for section in sections if section) + "\n"
+    replace_text(output / "report.html", to_html(text, output))
+    replace_text(output / "report.md", text)  # last: where it is, the report is complete
+
+
+def to_html(text: str, folder: Path) -> str:
+    """The Markdown as one page that needs no other file: its pictures, from `folder`, inside."""
+    body = markdown.markdown(text, extensions=["tables"])
+
+    def embed(match: re.Match[str]) -> str:
+        data = base64.b64encode((folder / match.group(1)).read_bytes()).decode()
+        return f'src="data:image/png;base64,{data}"'
+
+    title = html.escape(text.splitlines()[0].lstrip("# "))
+    return PAGE.format(title=title, body=re.sub(r'src="([^"/]+\.png)"', embed, body))
+
+
+def escape(text: str) -> str:
+    """Any text on one line, its Markdown and HTML signs made to stand for themselves."""
+    plain = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*_\[\]#])", r"\\\1", plain).replace("|", "&#124;").replace("~", "&#126;")
+
+
+def hide_paths(text: str) -> str:
+    """Absolute paths made relative to the repository, or cut to their last part outside it."""
+
+    def shorten(match: re.Match[str]) -> str:
+        path = Path(match.group())
+        return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+    return re.sub(r"(?<![\w.~/-])(?:/[^\s/'\":,]+)+", shorten, text)

@@ -1,0 +1,133 @@
+"""Training runs as the reports show them: losses, validations, what they took."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from pipeline.evaluation.tables import flatten, markdown_table
+
+LAST_SHARE = 20  # the last loss of a run is the mean over its last twentieth
+LOSS_NOTE = (
+    f"Nats a target token; the last training loss is the mean over the last {LAST_SHARE}th of the "
+    "steps, Mean ROUGE is in percent."
+)
+LOSS, VALIDATION_LOSS, VALIDATION_ROUGE = "loss", "validation_loss", "validation_mean_rouge"
+SECONDS, PROCESS_SECONDS = "step_and_save_seconds", "process_seconds"
+ENERGY, CARBON = "energy_kwh", "carbon_kg"
+MEASURED = (LOSS, VALIDATION_LOSS, VALIDATION_ROUGE, ENERGY, CARBON)
+
+
+class Series(NamedTuple):
+    """One metric of a run: the steps (N,) at which it was taken, its values (N,)."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run: its settings by dotted name, its metrics by theirs, gaps left out."""
+
+    settings: dict[str, Any]
+    metrics: dict[str, Series]
+    finished: bool
+
+    def __getitem__(self, name: str) -> Series:
+        """A metric, empty where the run has none of that name."""
+        return self.metrics.get(name, Series(np.empty(0, int), np.empty(0)))
+
+
+def read_run(folder: Path) -> Run:
+    """A run folder's config.yaml and metrics.jsonl. Raises ValueError when it has no losses."""
+    try:
+        settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{folder / 'config.yaml'} is not YAML: {reason}") from None
+    path = folder / "metrics.jsonl"
+    steps, values = defaultdict(list), defaultdict(list)
+    for line in _lines(path):
+        for name, value in _measured(line):
+            steps[name].append(line["step"])
+            values[name].append(value)
+    if not steps[LOSS]:
+        raise ValueError(f"{path} holds no loss; train the run first")
+    metrics = {name: Series(np.array(steps[name]), np.array(values[name])) for name in values}
+    return Run(flatten(settings), metrics, (folder / "FINISHED").is_file())
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that may be written to just now: the last one counts when it is whole."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                return
+            try:
+                read = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
+            if not isinstance(read, dict) or "step" not in read:
+                raise ValueError(f"{path}, line {number} has no step")
+            yield read
+
+
+def _measured(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """What the reports need of a line; null stands where an update was skipped."""
+    for name in MEASURED:
+        if line.get(name) is not None:
+            yield name, line[name]
+    if "seconds" in line:
+        seconds = line["seconds"] + line.get("checkpoint_seconds", 0.0)
+        yield SECONDS, seconds
+        if "processes" in line:
+            yield PROCESS_SECONDS, seconds * line["processes"]
+
+
+def loss_table(runs: Mapping[str, Run]) -> str:
+    """First and last losses of each run, and its best validation."""
+    header = ["run", "steps", "first loss", "last loss", "best validation loss"]
+    rows = []
+    for name, run in runs.items():
+        steps, losses = run[LOSS]
+        last = losses[-max(1, len(losses) // LAST_SHARE) :]
+        validation, rouge = run[VALIDATION_LOSS].values, run[VALIDATION_ROUGE].values
+        rows.append(
+            [
+                name,
+                str(steps[-1]),
+                f"{losses[0]:.3f}",
+                f"{last.mean():.3f}",
+                f"{validation.min():.3f}" if len(validation) else "",
+                f"{100 * rouge.max():.2f}" if len(rouge) else "",
+            ]
+        )
+    return markdown_table([*header, "best validation Mean ROUGE"], rows, align="lrrrrr")
+
+
+def cost(run: Run) -> list[float | None]:
+    """Hours, hours times processes, kWh and kg of CO2 of a run; None: not recorded at every step.
+
+    Energy and CO2 are sums that the run itself keeps.
+    """
+    seconds, process_seconds = run[SECONDS].values, run[PROCESS_SECONDS].values
+    everywhere = 0 < len(seconds) == len(process_seconds)
+    return [
+        seconds.sum() / 3600 if len(seconds) else None,
+        process_seconds.sum() / 3600 if everywhere else None,
+        *(run[kind].values[-1] if len(run[kind].values) else None for kind in (ENERGY, CARBON)),
+    ]
+
+
+def cost_table(costs: Mapping[str, Sequence[float | None]]) -> str:
+    """A row a run, of what `cost` gives; empty where it was not recorded."""
+    rows = [
+        [name, *("" if figure is None else f"{figure:,.1f}" for figure in figures)]
+        for name, figures in costs.items()
+    ]
+    return markdown_table(["run", "hours", "process-hours", "kWh", "kg CO2"], rows, align="lrrrr")
