@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.chaining.record import Record
 from pipeline.chaining.resources import Request
 from pipeline.chaining.settings import Settings
-from pipeline.chaining.slurm import Job
+from pipeline.chaining.slurm import Job, in_vain
 from pipeline.chaining.stages import Stage, completed
 
 
@@ -57,7 +57,7 @@ def plan(
 
     Raises ValueError where the pre-training cannot be done within its limits.
     """
-    done = completed(stages)
+    done, lost = completed(stages), in_vain(queue)
     steps: dict[str, Step] = {}
     for stage in stages:
         complete, request = stage.name in done, requests[stage.kind]
@@ -68,18 +68,14 @@ def plan(
         jobs: tuple[Job, ...] = ()
         if not complete:
             jobs = tuple(job for job in record.jobs(stage, queue) if job.alive)
-        needs = [steps[need] for need in stage.needs]
-        vain = any(_in_vain(job, need) for job in jobs for need in needs)
-        vain = vain and all(job.waiting for job in jobs)
-        kept, replaced = ((), jobs) if vain else (jobs, ())
+        # What waits for a job that is to be submitted (anew) waits for the wrong one.
+        behind = any(steps[need].lacking for need in stage.needs)
+        behind = behind and all(job.waiting for job in jobs)
+        replaced = tuple(job for job in jobs if behind or job.id in lost)
+        kept = tuple(job for job in jobs if job not in replaced)
         lacking = 0 if complete else max(links - len(kept), 0)
         steps[stage.name] = Step(stage, request, runs, complete, kept, replaced, lacking)
     return list(steps.values())
-
-
-def _in_vain(job: Job, need: Step) -> bool:
-    """Whether a waiting job waits for what will not come: the need is to be submitted (anew)."""
-    return need.lacking > 0 or any(job.waits_in_vain(other) for other in need.kept)
 
 
 def pretrain_runs(settings: Settings, request: Request, share_left: float) -> int:

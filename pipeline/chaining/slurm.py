@@ -64,10 +64,6 @@ class Job:
         """Whether none of it has started."""
         return all(task.state == "PENDING" for task in self.tasks)
 
-    def waits_in_vain(self, other: "Job") -> bool:
-        """Whether it waits for the whole of an array that lost tasks; Slurm ends it, but late."""
-        return self.waiting and other.failed and f":{other.id}_*" in self.dependency
-
     def awaited(self) -> list[str]:
         """What `afterok:` may name, so that it comes true when this job ends well.
 
@@ -109,6 +105,36 @@ def parse_queue(text: str) -> dict[int, Job]:
             Task(state, "" if reason == "None" else reason, _seconds(start), nodes, index)
         )
     return jobs
+
+
+def in_vain(queue: Mapping[int, Job]) -> set[int]:
+    """Ids of the jobs that wait for one that ended badly, or for one that waits so.
+
+    Slurm cancels them, but not at once: what waits for an array only when its last task has ended.
+    """
+    found: set[int] = set()
+    while more := {
+        job.id
+        for job in queue.values()
+        if job.waiting
+        and job.id not in found
+        and any(_lost(queue, found, *r) for r in _awaits(job))
+    }:
+        found |= more
+    return found
+
+
+def _awaits(job: Job) -> list[tuple[int, int | None]]:
+    """What a job waits for: (job, array task or None for the whole)."""
+    found = re.findall(r"afterok:(\d+)(?:_(\d+))?", job.dependency)
+    return [(int(number), int(index) if index else None) for number, index in found]
+
+
+def _lost(queue: Mapping[int, Job], vain: set[int], number: int, index: int | None) -> bool:
+    if number in vain:
+        return True
+    tasks = queue[number].tasks if number in queue else []
+    return any(task.failed and index in (None, task.index) for task in tasks)
 
 
 def account(jobs: Iterable[int]) -> dict[int, Job]:

@@ -81,17 +81,17 @@ def _standing(
     tasks = [task for job in shown for task in job.tasks]
     running = [task for task in tasks if task.alive and task.state != "PENDING"]
     since = min((task.start for task in running if task.start is not None), default=None)
-    failed = any(task.failed for task in tasks) or not any(task.alive for task in tasks)
+    ended = not any(task.alive for task in tasks)
+    faulty = [(job, task) for job in shown for task in job.tasks if task.failed or ended]
     return Standing(
         stage,
         tuple(job.id for job in shown),
         describe(tasks, now),
         reached(stage, since, now),
         ",".join(dict.fromkeys(task.nodes for task in running if task.nodes)),
-        failed,
-        next((_log(record, stage, job.id, task.index) for job in shown for task in job.tasks
-              if task.failed), None) if failed else None,
-    )  # fmt: skip
+        failed=bool(faulty),
+        log=next((_log(record, stage, job.id, task.index) for job, task in faulty), None),
+    )
 
 
 def _cause(jobs: list[Job]) -> list[Job]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,19 @@ def test_a_slower_pre_training_gets_another_link_and_its_heirs_wait_for_that_one
     assert (late["pretrain"].lacking, late["finetune-arxiv"].lacking) == (1, 1)
     assert [job.id for job in late["finetune-arxiv"].replaced] == [9]
     assert [job.id for job in late["finetune-pubmed"].kept] == [10]  # never one that runs
+
+
+def test_links_behind_a_failed_one_are_submitted_anew_while_slurm_still_keeps_them(tmp_path):
+    settings = settings_of(tmp_path, PRETRAIN_HOURS="59")
+    mark(settings, "preprocess-c4")
+    waiting = [
+        replace(job_of(settings, "pretrain", number, "PENDING"), dependency=f"afterok:{number - 1}")
+        for number in (8, 9)
+    ]
+    step = planned(settings, job_of(settings, "pretrain", 7, "FAILED"), *waiting)["pretrain"]
+    assert ([job.id for job in step.replaced], step.kept, step.lacking) == ([8, 9], (), 3)
+    step = planned(settings, job_of(settings, "pretrain", 7, "RUNNING"), *waiting)["pretrain"]
+    assert ([job.id for job in step.kept], step.lacking) == ([7, 8, 9], 0)
 
 
 def test_a_noted_id_that_is_another_job_now_counts_for_nothing(tmp_path):

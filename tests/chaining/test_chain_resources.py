@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.chaining.resources import Request, minutes
-from pipeline.chaining.slurm import parse_id, parse_queue
+from pipeline.chaining.slurm import in_vain, parse_id, parse_queue
 
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -109,5 +109,22 @@ def test_the_queue_as_squeue_prints_it():
     assert [task.index for task in jobs[33].tasks] == [1, 2]
     assert (jobs[36].alive, jobs[36].waiting, jobs[37].waiting) == (True, False, True)
     assert (jobs[33].alive, jobs[33].failed) == (False, True)
-    assert jobs[37].waits_in_vain(jobs[33]) and not jobs[37].waits_in_vain(jobs[36])
     assert jobs[36].tasks[0].start is not None and jobs[37].tasks[0].start is None
+
+
+def test_what_waits_for_a_failed_job_waits_in_vain_and_so_does_what_waits_for_that():
+    rows = {
+        "50": ("FAILED", "(null)"),
+        "51": ("PENDING", "afterok:50(failed)"),
+        "52": ("PENDING", "afterok:51(unfulfilled)"),
+        "53": ("PENDING", "afterok:60_*(unfulfilled)"),
+        "54": ("PENDING", "afterok:60_1(unfulfilled),afterok:60_3(unfulfilled)"),
+        "55": ("PENDING", "afterok:54(unfulfilled),afterok:52(unfulfilled)"),
+        "56": ("PENDING", "afterok:99(unfulfilled)"),
+        "57": ("RUNNING", "(null)"),
+        "60_1": ("RUNNING", "(null)"),
+        "60_2": ("FAILED", "(null)"),
+        "60_3": ("COMPLETED", "(null)"),
+    }
+    text = "\n".join(f"{i}|{s}|None|N/A||name|{d}|" for i, (s, d) in rows.items())
+    assert in_vain(parse_queue(text)) == {51, 52, 53, 55}
