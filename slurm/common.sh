@@ -48,7 +48,11 @@ of_set() {
 check() {
     if [[ ${SLURM_RESTART_COUNT:-0} == 0 ]]; then
         # One process: what Slurm says of the job's tasks is not meant for it.
-        env -u SLURM_NTASKS $CONTAINER "$PYTHON" "$@" --dry_run || exit $?
+        local said status
+        said=$(env -u SLURM_NTASKS $CONTAINER "$PYTHON" "$@" --dry_run)
+        status=$?
+        [[ -z $said ]] || tail -n 1 <<< "$said"     # train.py's whole configuration comes before
+        [[ $status == 0 ]] || exit $status
     fi
     if [[ $DRY_RUN == 1 ]]; then exit 0; fi
 }

@@ -1,7 +1,6 @@
 """The whole road through Slurm, in small: `bash slurm/chain.sh`, from text to one report."""
 
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -58,4 +57,3 @@ def test_the_whole_chain_from_text_to_report(cluster: Cluster, site: Site):
     assert "RUNNING" not in status and "FAILED" not in status
     again = chain(cluster, settings)
     assert "0 jobs submitted" in again
-    assert os.listdir(runs / "pretrain" / "checkpoints")
