@@ -43,7 +43,7 @@ echo status $?
 wait
 """
 
-HIT = "srun sh -c 'touch $(hostname)-works; sleep 1000'"
+HIT = "srun sh -c 'touch $(hostname)-works; exec sleep 1234$SLURM_RESTART_COUNT'"
 
 
 def processes(namespace: str) -> list[int]:
@@ -75,7 +75,7 @@ def script(folder: Path, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
-    """A cluster whose n2 has lost its slurmd, a job that runs on n1 and n2, and one on n4 whose
+    """A cluster whose n1 has lost its slurmd, a job that runs on n1 and n2, and one on n4 whose
     signal is due at once.
 
     Slurm looks at time limits every 30 s and misses a slurmd after 15: the other tests run
@@ -88,8 +88,8 @@ def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
         signal_at = ("--time=1", "--signal=B:USR2@60")
         warned = cluster.submit("--nodelist=n4", *signal_at, str(script), cwd=folder)
         hit = cluster.submit("--nodelist=n[1-2]", "--wrap", HIT, cwd=folder)
-        until((folder / "n2-works").exists)
-        cluster.kill_slurmd("n2")
+        until(lambda: len(list(folder.glob("n?-works"))) == 2)
+        cluster.kill_slurmd("n1")
         yield cluster, hit, warned
 
 
@@ -275,13 +275,20 @@ def test_a_node_set_down_requeues_its_job_at_once_and_stays_down(idle, tmp_path)
         idle.set_node("n3", "resume")
 
 
-def test_a_killed_slurmd_is_noticed_and_its_job_requeued(site):
+def test_a_killed_slurmd_is_noticed_and_its_job_requeued_while_its_tasks_go_on(site):
     cluster, hit, _ = site
+
+    def first_run() -> int:  # its tasks that are alive
+        arguments = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'"
+        return cluster.inside(arguments).split().count("1234")
+
     cluster.wait(hit, "PENDING")
-    assert "n2" in cluster.run("sinfo", "--list-reasons").stdout
-    cluster.start_slurmd("n2")
+    assert "n1" in cluster.run("sinfo", "--list-reasons").stdout
+    until(lambda: first_run() == 1)  # n2's has been ended; nobody can end n1's
+    cluster.start_slurmd("n1")
     cluster.wait(hit, "RUNNING")
     assert cluster.job(hit)["Restarts"] == "1"
+    until(lambda: first_run() == 0)
 
 
 def test_the_signal_before_the_time_limit_reaches_the_batch_shell_only(site):
