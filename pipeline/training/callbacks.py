@@ -2,6 +2,9 @@
 
 import json
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +22,68 @@ from pipeline.model.generation import DecodingStrategy
 from pipeline.progress import Progress
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
+from pipeline.training.heartbeat import Heartbeat
 
 VALIDATION_BATCH = 16  # samples a forward pass
 
 
 class Metrics:
-    """Rank 0's record of the run: metrics.jsonl and tensorboard/, cut back to `step` on resume."""
+    """Rank 0's record of the run: metrics.jsonl and tensorboard/, cut back to `step` on resume.
+
+    What cannot be written, on a full disk, becomes the `problem`, at which the run is to stop:
+    `flush` raises it. Only making a Metrics, `flush` and `close` raise OSError.
+    """
 
     def __init__(self, run: Path, step: int, max_steps: int, config: RunConfig) -> None:
         path = run / "metrics.jsonl"
         if path.exists():  # lines beyond the checkpoint describe steps that will be taken again
             replace_text(path, "".join(_lines_until(path, step)))
         self.file = path.open("a", encoding="utf-8")
+        threading.excepthook = _quiet  # its thread's errors come back at the next call
         self.events = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self.problem: str | None = None
+        self.heartbeat = Heartbeat(run, max_steps)
         if step == 0:
-            self.events.add_text("config", f"```\n{config.to_yaml()}```", 0)
+            self.describe("config", f"```\n{config.to_yaml()}```")
         self.progress = Progress("Training", max_steps, "steps", initial=step)
 
     def describe(self, name: str, text: str) -> None:
         """A text beside the curves."""
-        self.events.add_text(name, text, 0)
+        with self.recording():
+            self.events.add_text(name, text, 0)
 
     def step(self, step: int, values: dict[str, float]) -> None:
         """Record one update."""
-        self._write(step, values)
+        with self.recording():
+            self._write(step, values)
+        self.heartbeat.beat(step, values["loss"], values["seconds"])
         self.progress.update(1, f"loss {values['loss']:.3f}, lr {values['lr']:.2e}")
 
     def validation(self, step: int, values: dict[str, float], summaries: list[str]) -> None:
         """Record one validation, with a few generated summaries."""
-        self._write(step, {f"validation_{name}": value for name, value in values.items()})
-        if summaries:
-            self.events.add_text("summaries", "\n\n---\n\n".join(summaries), step)
+        with self.recording():
+            self._write(step, {f"validation_{name}": value for name, value in values.items()})
+            if summaries:
+                self.events.add_text("summaries", "\n\n---\n\n".join(summaries), step)
         print(
             f"validation after {step} steps: "
             + ", ".join(f"{name} {value:.4f}" for name, value in values.items()),
             flush=True,
         )
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """What cannot be written inside becomes the `problem`."""
+        try:
+            yield
+        except OSError as error:
+            self.problem = self.problem or str(error)
+
     def flush(self) -> None:
         """Bring everything recorded so far to disk (before a checkpoint names it done)."""
+        self.heartbeat.write()
+        if self.problem:
+            raise OSError(self.problem)
         self.file.flush()
         self.events.flush()
 
@@ -74,6 +100,12 @@ class Metrics:
         for name, value in known.items():
             if value is not None:
                 self.events.add_scalar(name.replace("validation_", "validation/"), value, step)
+
+
+def _quiet(arguments: threading.ExceptHookArgs) -> None:
+    """No traceback of a thread that could not write."""
+    if not isinstance(arguments.exc_value, OSError):
+        threading.__excepthook__(arguments)
 
 
 def _lines_until(path: Path, step: int) -> list[str]:
