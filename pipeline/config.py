@@ -125,7 +125,7 @@ class TrainConfig:
     skip_spikes: bool = False
     """Skip the update of a spike, as that of a loss that is not finite."""
     startup_check: bool = True
-    """Before the first step: weights alike, samples readable, memory enough for the longest."""
+    """Before the first step: speed of the links, weights alike, memory enough for the longest."""
     hang_timeout: float = 600.0
     """Seconds without progress after which a process ends the job with its stack; 0: never."""
     picture_every: int = 1_000

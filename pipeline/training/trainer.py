@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import deepspeed
 import deepspeed.ops
@@ -27,7 +28,8 @@ from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import Tokenizer
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
-from pipeline.training.health import UNWANTED, Health, Verdict, sample_names
+from pipeline.training.health import UNWANTED, Health, RunFailed, Verdict, sample_names
+from pipeline.training.links import check_links
 from pipeline.training.meters import Costs, reset_peak_memory
 from pipeline.training.portraits import Portraits
 from pipeline.training.schedule import learning_rate, steps_of
@@ -43,6 +45,7 @@ from pipeline.training.watchdog import Watchdog
 
 COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
 FINISHED = "FINISHED"  # marker in the run folder, written last
+T = TypeVar("T")
 
 # Otherwise DeepSpeed compiles a shared-memory extension when the processes join; gloo serves.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -254,6 +257,9 @@ def take_steps(
     """From the newest checkpoint on, as `train`, with a watchdog to be told of all that moves."""
     run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
     stop = StopRequest(run, world.rank, settings.stop_after)
+    if settings.startup_check:
+        watchdog.beat("the check of the links")
+        check_links(world)
     checkpoints.load_weights(prepared.model)
     check_same_weights(prepared.model, world)  # DeepSpeed would mend them without a word
     engine = initialise(config, prepared)
@@ -265,9 +271,7 @@ def take_steps(
         progress.pop("health", None),
     )  # fmt: skip
     validation = Validation(prepared.validation, config, world) if prepared.validation else None
-    if world.is_main:
-        replace_text(run / "config.yaml", config.to_yaml())
-    metrics = Metrics(run, start, settings.max_steps, config) if world.is_main else None
+    metrics = together(world, run, lambda: record(run, start, config) if world.is_main else None)
     costs = Costs(settings, prepared.model.config, world, progress.pop("joules", 0.0))
     portraits = Portraits(
         metrics.events if metrics else None, engine.zero_optimization_stage() == 3
@@ -287,6 +291,9 @@ def take_steps(
         )  # fmt: skip
         reset_peak_memory(world.device)
 
+    def is_stopping() -> bool:
+        return stop.reason is not None or (metrics is not None and metrics.problem is not None)
+
     done, saving = start, 0.0
     for step in range(start, settings.max_steps):
         done = step + 1
@@ -301,7 +308,7 @@ def take_steps(
         watchdog.beat(f"the update of step {done}")
         verdict = update(
             engine, batch.micro_batches, batch.target_tokens, world,
-            lambda share: health.judge(share, stop.reason is not None), costs.clock.lap,
+            lambda share: health.judge(share, is_stopping()), costs.clock.lap,
         )  # fmt: skip
         norm = engine.get_global_grad_norm()
         judged = health.record(step, verdict, engine.was_step_applied(), norm)
@@ -320,7 +327,8 @@ def take_steps(
                 "checkpoint_seconds": saving,  # of the save before this step
             })  # fmt: skip
         if settings.picture_every and done % settings.picture_every == 0:
-            portraits.draw(engine.module, done)
+            with metrics.recording() if metrics else nullcontext():
+                portraits.draw(engine.module, done)
 
         last = done == settings.max_steps
         improved = False
@@ -338,8 +346,7 @@ def take_steps(
             last = last or gave_up(settings, progress)
         saving = 0.0
         if last or verdict.stopping or improved or done % settings.checkpoint_every == 0:
-            if metrics:
-                metrics.flush()
+            together(world, run, metrics.flush if metrics else nothing)
             watchdog.beat(f"the checkpoint of step {done}")
             saving = checkpoints.save(
                 engine, done, {**progress, "health": health.state(), "joules": costs.joules}
@@ -351,10 +358,34 @@ def take_steps(
         if last:
             break
 
-    if metrics:
-        metrics.close()
-        replace_json(run / FINISHED, {"steps": done, **progress})
+    def finish() -> None:
+        if metrics:
+            metrics.close()
+            replace_json(run / FINISHED, {"steps": done, **progress})
+
+    together(world, run, finish)
     return 0
+
+
+def record(run: Path, step: int, config: RunConfig) -> Metrics:
+    """The run folder's record from after `step` on, and its configuration."""
+    replace_text(run / "config.yaml", config.to_yaml())
+    return Metrics(run, step, config.train.max_steps, config)
+
+
+def nothing() -> None:
+    """What the processes do that have nothing to write."""
+
+
+def together(world: World, run: Path, action: Callable[[], T]) -> T:
+    """What `action` returns; RunFailed on all processes where one of them could not write."""
+    result, problems = world.attempt(action, OSError)
+    if problems:
+        raise RunFailed(
+            f"{run} cannot be written: {problems[0]}; the checkpoints are whole, make room or mend "
+            "the folder and start the same command again"
+        )
+    return cast(T, result)
 
 
 def in_steps(config: RunConfig, samples: int) -> RunConfig:

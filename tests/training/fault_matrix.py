@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -24,12 +24,13 @@ import torch  # noqa: E402 (the root first)
 
 from pipeline import distributed  # noqa: E402
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.training import links, trainer  # noqa: E402
 from pipeline.training.health import RunFailed  # noqa: E402
 
 CONFIGURATIONS = ("zero1", "zero2", "zero2_offload", "zero3")
 STEPS, NAN_SAMPLE, NAN_GRADIENT, NAN_WEIGHT, SPIKE = 8, 3, 5, 4, 25  # steps count from 1
 IN_A_ROW = 3
+FULL_DISK = 5
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "file", "budget")
 FAULTY_RANK = 1
 Fault = Callable[[Any], Any]
@@ -77,6 +78,23 @@ def big_loss(engine: Any) -> Any:
     )
 
 
+def full_disk(engine: Any) -> Any:
+    """Rank 0's metrics find no room from here on."""
+    for metrics in Recorded.made:
+        metrics.file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 (until the end)
+    return nullcontext()
+
+
+class Recorded(trainer.Metrics):
+    """Metrics that a fault can reach."""
+
+    made: ClassVar[list["Recorded"]] = []
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.made[:] = [self]
+
+
 def sent(name: str) -> Fault:
     """A signal to this process."""
 
@@ -108,6 +126,7 @@ class Case:
         self.step, self.faults, self.changed = 0, {}, {}
         self.seed_dropout, self.update = trainer.seed_dropout, trainer.update
         trainer.seed_dropout, trainer.update = self._seed_dropout, self._update
+        trainer.Metrics = Recorded  # type: ignore[misc]
 
     def run(self, name: str, *more: str, zero: str = "zero1", **faults: Fault) -> None:
         """`faults` are named step<N>."""
@@ -160,6 +179,14 @@ def main(output: Path, arguments: list[str]) -> None:
     stop = {f"step{SPIKE - 2}": sent("SIGUSR1")} if faulty else {}
     case.run("spike-resumed/stopped", *longer, **stop)
     case.run("spike-resumed/finished", *longer, **spike)
+
+    case.run("full-disk/failed", *dropout, **{f"step{FULL_DISK}": full_disk})
+    case.run("full-disk/finished", *dropout)
+    nodes = links.ring(case.world, ["one", "other"])
+    case.told["links"] = {
+        f"{link.source} {link.target}": link.gigabytes_per_second for link in nodes
+    }
+    case.told["one host"] = links.ring(case.world, ["one", "one"])
 
     for step, way in enumerate(STOPS[:4], start=2):
         fault = {f"step{step}": sent(way)} if faulty else {}

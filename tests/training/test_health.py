@@ -8,6 +8,7 @@ import pytest
 import torch
 from fault_matrix import (
     CONFIGURATIONS,
+    FULL_DISK,
     IN_A_ROW,
     NAN_GRADIENT,
     NAN_SAMPLE,
@@ -25,7 +26,9 @@ from pipeline.distributed import World
 from pipeline.launch import host_name
 from pipeline.model import Locost, LocostConfig
 from pipeline.shards import Dataset
+from pipeline.training import links
 from pipeline.training.health import FEWEST, WINDOW, Health, RunFailed, is_spike
+from pipeline.training.links import Link, slow_links
 from pipeline.training.startup import check_same_weights, longest
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -104,6 +107,35 @@ def test_the_longest_micro_batches_by_positions_and_by_target_positions():
     shapes = [(4, 100, 10), (2, 300, 5), (9, 20, 12), (1, 400, 50)]
     assert longest(shapes) == {(2, 300, 5), (9, 20, 12)}
     assert longest([]) == set()
+
+
+def test_links_far_below_the_median_are_named():
+    def of(*speeds: float) -> list[Link]:
+        return [Link(f"n{k}", f"n{k + 1}", speed) for k, speed in enumerate(speeds)]
+
+    assert slow_links([]) == slow_links(of(9.0, 0.001)) == slow_links(of(9.0, 8.0, 0.9)) == []
+    slow = slow_links(of(9.0, 8.0, 0.79, 12.0, 0.1))
+    assert [str(link) for link in slow] == ["n2 -> n3 0.79 GB/s", "n4 -> n5 0.1 GB/s"]
+
+
+def test_slow_links_end_the_run_unless_it_was_one_moment(monkeypatch, capsys):
+    monkeypatch.setattr(links, "all_reduce_speed", lambda world: 5.0)
+    tries = [[Link("n1", "n2", 9.0), Link("n2", "n3", 0.1), Link("n3", "n1", 8.0)]]
+    monkeypatch.setattr(links, "ring", lambda world, hosts: tries.pop(0))
+    tries.append([Link("n1", "n2", 9.0), Link("n2", "n3", 7.0), Link("n3", "n1", 8.0)])
+    links.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
+    assert capsys.readouterr().out == (
+        "3 processes on n1 (1), n2 (1), n3 (1): all-reduce of 16 MiB 5 GB/s; n1 -> n2 9 GB/s, "
+        "n2 -> n3 7 GB/s, n3 -> n1 8 GB/s\n"
+    )
+    tries += [[Link("n1", "n2", 9.0), Link("n2", "n3", 0.1), Link("n3", "n1", 8.0)]] * 2
+    with pytest.raises(RunFailed, match=r"slow links: n2 -> n3 0\.1 GB/s, where the median is 8"):
+        links.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
+
+
+class ThreeHosts(World):
+    def gather(self, value):
+        return ["n1", "n2", "n3"]
 
 
 def test_weights_that_differ_are_named(tmp_path):
@@ -217,6 +249,35 @@ def test_a_spike_is_logged_or_skipped_and_a_resumed_run_sees_it_too(fault_runs):
         assert rank["spike-resumed/stopped"]["status"] == 85
     assert f"step {SPIKE}: the loss" in fault_runs.printed
     assert metrics(fault_runs.path / "spike-resumed") == lines["spike"]
+
+
+@pytest.mark.slow
+def test_metrics_that_find_no_room_end_the_run_in_one_line_on_all(fault_runs):
+    run = fault_runs.path / "full-disk"
+    for told in fault_runs.ranks:
+        assert told["full-disk/failed"]["failed"] == (
+            f"{run} cannot be written: rank 0 on {host_name()}: [Errno 28] No space left on "
+            "device; the checkpoints are whole, make room or mend the folder and start the same "
+            "command again"
+        )
+        assert max(map(int, told["full-disk/failed"]["changed"])) == FULL_DISK + 1
+        assert told["full-disk/finished"]["status"] == 0
+        assert min(map(int, told["full-disk/finished"]["changed"])) == 5  # after checkpoint 4
+    assert metrics(run) == metrics(fault_runs.path / "unchecked-zero1")
+    beat = json.loads((run / "heartbeat.json").read_text())
+    last = metrics(run)[-1]
+    assert (beat["step"], beat["max_steps"], beat["loss"]) == (STEPS, STEPS, last["loss"])
+    assert beat["seconds_per_step"] > 0 and beat["job"] is None
+
+
+@pytest.mark.slow
+def test_links_between_hosts_are_measured_both_ways(fault_runs):
+    for told in fault_runs.ranks:
+        assert set(told["links"]) == {"one other", "other one"}
+        assert all(0.001 < speed < 1000 for speed in told["links"].values())
+        assert told["one host"] == []
+    said = [line for line in fault_runs.printed.splitlines() if "all-reduce of 16 MiB" in line]
+    assert said and all(f"2 processes on {host_name()} (2): " in line for line in said)
 
 
 @pytest.mark.slow
