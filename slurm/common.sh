@@ -77,8 +77,8 @@ claim() {
         fail "$1: job $owner is training there; wait for it, or give another RUNS"
     fi
     echo "$SLURM_JOB_ID" > "$1/.job.$SLURM_JOB_ID" && mv "$1/.job.$SLURM_JOB_ID" "$1/job"
-    # What is left of this job's own last start, on a node that Slurm gave up, may need a moment.
-    flock --timeout 120 "$1/.lock" true
+    # On a node that Slurm gave up, this job's last start may still be alive, up to train.hang_timeout.
+    ((${SLURM_RESTART_COUNT:-0} == 0)) || flock --timeout 900 "$1/.lock" true
 }
 
 # step LOGS PROGRAM...: the program in every task, a log of each; what rank 0 says is the job's too.
@@ -136,7 +136,10 @@ continue_later() {
         say "$1 is saved; the next link goes on with it"
         exit 0
     fi
-    [[ $(scontrol show job "$SLURM_JOB_ID" -o) != *JobState=CANCELLED* ]] || exit "$CONTINUE_LATER"
+    # Not where the user has cancelled the job, nor where Slurm has started it again elsewhere.
+    local job
+    job=$(scontrol show job "$SLURM_JOB_ID" -o)
+    [[ $job == *" Restarts=$restarts "* && $job != *JobState=CANCELLED* ]] || exit "$CONTINUE_LATER"
     ((restarts < MAX_REQUEUES)) ||
         fail "$1 is saved, but this job has started $((restarts + 1)) times (MAX_REQUEUES=$MAX_REQUEUES)" 1
     if scontrol requeue "$SLURM_JOB_ID"; then

@@ -78,25 +78,43 @@ def wait_for_restart(cluster: Cluster, job: str, restarts: int) -> None:
         time.sleep(0.2)
 
 
-# What happens, and how it is put right again.
-EVENTS: dict[str, tuple[Callable[[Cluster, str], object], ...]] = {
-    "time limit": (
-        run_out_of_time,
-        lambda cluster, job: cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=10"),
-    ),
-    "preemption": (urgent_work, lambda cluster, job: None),
-    "scontrol requeue": (
-        lambda cluster, job: cluster.run("scontrol", "requeue", job),
-        lambda cluster, job: None,
-    ),
-    "node down": (
-        lambda cluster, job: cluster.set_node("n2", "down"),
-        lambda cluster, job: cluster.set_node("n2", "resume"),
-    ),
-    "slurmd killed": (
-        lambda cluster, job: cluster.kill_slurmd("n1"),
-        lambda cluster, job: cluster.start_slurmd("n1"),
-    ),
+def first_node(cluster: Cluster, job: str) -> str:
+    """The node that runs the job's script."""
+    return cluster.job(job)["BatchHost"]
+
+
+def set_down(cluster: Cluster, job: str) -> None:
+    """A node of the job is taken out of service by hand, and put back when the job has left it."""
+    node = first_node(cluster, job)
+    restarts = int(cluster.job(job)["Restarts"])
+    cluster.set_node(node, "down")
+    wait_for_restart(cluster, job, restarts)
+    cluster.set_node(node, "resume")
+
+
+def kill_daemon(cluster: Cluster, job: str) -> None:
+    """Slurm gives up a node whose daemon died; the job's processes there live on for a while."""
+    node = first_node(cluster, job)
+    restarts = int(cluster.job(job)["Restarts"])
+    cluster.kill_slurmd(node)
+    wait_for_restart(cluster, job, restarts)
+    cluster.start_slurmd(node)
+
+
+def run_out_of_time_once(cluster: Cluster, job: str) -> None:
+    """The limit, which Slurm keeps when it starts the job again, is put back."""
+    restarts = int(cluster.job(job)["Restarts"])
+    run_out_of_time(cluster, job)
+    wait_for_restart(cluster, job, restarts)
+    cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=10")
+
+
+EVENTS: dict[str, Callable[[Cluster, str], object]] = {
+    "time limit": run_out_of_time_once,
+    "preemption": urgent_work,
+    "scontrol requeue": lambda cluster, job: cluster.run("scontrol", "requeue", job),
+    "node down": set_down,
+    "slurmd killed": kill_daemon,
 }
 
 
@@ -112,12 +130,10 @@ def test_a_training_survives_whatever_slurm_does_to_it(cluster, site):
     assert cluster.wait(second) == "FAILED"
     assert f"job {job} is training there" in cluster.log(second)
 
-    for restarts, (event, repair) in enumerate(EVENTS.values()):
+    for restarts, event in enumerate(EVENTS.values()):
         event(cluster, job)
         wait_for_restart(cluster, job, restarts)
-        began = time.time()
-        repair(cluster, job)
-        wait_until_training(cluster, job, run, since=began)
+        wait_until_training(cluster, job, run, since=time.time())
     cluster.run("scontrol", "requeuehold", job)
     cluster.wait(job, "PENDING")
     steps = finish_soon(site, run, "one-recipes")
