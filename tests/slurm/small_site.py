@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import yaml
@@ -112,13 +113,18 @@ def heartbeat(run: Path) -> dict[str, float]:
     return json.loads(path.read_text()) if path.exists() else {"step": 0, "time": 0}
 
 
-def wait_until_training(cluster: Cluster, job: str, run: Path, since: float) -> None:
-    """Wait until the job has made a step after that time."""
+def wait_until_training(cluster: Cluster, job: str, run: Path) -> None:
+    """Wait until the job, as it was started last, has made a step."""
     deadline = time.monotonic() + 120
-    while heartbeat(run)["time"] < since:
-        state = cluster.job(job)["JobState"]
-        assert state in ("PENDING", "RUNNING", "COMPLETING"), cluster.log(job)
-        assert time.monotonic() < deadline, f"{job} {state}, no step\n{cluster.log(job)}"
+    while True:
+        fields = cluster.job(job)
+        state, began = fields["JobState"], fields["StartTime"]
+        if state == "RUNNING":
+            if heartbeat(run)["time"] > datetime.fromisoformat(began).timestamp():
+                return
+        else:
+            assert state in ("PENDING", "COMPLETING"), f"{fields}\n{cluster.log(job)}"
+        assert time.monotonic() < deadline, f"no step: {fields}\n{cluster.log(job)}"
         time.sleep(0.2)
 
 

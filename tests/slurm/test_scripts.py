@@ -3,7 +3,6 @@
 import os
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ def test_a_task_that_dies_fails_the_job_by_name_and_is_not_tried_again(
     settings = site.settings("dies", **long_settings)
     run = Path(settings["RUNS"]) / "pretrain"
     job = submit(cluster, "pretrain.sh", settings)
-    wait_until_training(cluster, job, run, since=time.time() - 60)
+    wait_until_training(cluster, job, run)
     end_rank_one(cluster, "KILL")
     assert cluster.wait(job) == "FAILED"
     log = cluster.log(job)
@@ -54,7 +53,7 @@ def test_a_task_that_hangs_fails_the_job_by_name(cluster, site, long_settings):
     settings = site.settings("hangs", **long_settings)
     run = Path(settings["RUNS"]) / "pretrain"
     job = submit(cluster, "pretrain.sh", settings, "--train.hang_timeout", "4")
-    wait_until_training(cluster, job, run, since=time.time() - 60)
+    wait_until_training(cluster, job, run)
     end_rank_one(cluster, "STOP")
     assert cluster.wait(job) == "FAILED"
     assert "rank 0 on n1 has not moved for 4 s" in cluster.log(job)
@@ -65,7 +64,7 @@ def test_a_job_does_not_go_back_into_the_queue_for_ever(cluster, site, long_sett
     settings = site.settings("bounded", **long_settings, MAX_REQUEUES="0")
     run = Path(settings["RUNS"]) / "pretrain"
     job = submit(cluster, "pretrain.sh", settings)
-    wait_until_training(cluster, job, run, since=time.time() - 60)
+    wait_until_training(cluster, job, run)
     cluster.run("scancel", "--batch", "--signal=USR2", job)
     assert cluster.wait(job) == "FAILED"
     assert "MAX_REQUEUES=0" in cluster.log(job)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster import Cluster
-from small_site import Site, heartbeat, losses, submit, wait_until_training, weights
+from small_site import Site, losses, submit, wait_until_training, weights
 
 MANY = 1_000_000  # steps: more than any of these trainings takes
 MORE = 30  # steps of the last part of each
@@ -48,7 +48,7 @@ def test_three_links_by_time_limit_equal_one(cluster, site):
         after = (f"--dependency=afterok:{links[-1]}", "--kill-on-invalid-dep=yes")
         links.append(submit(cluster, "pretrain.sh", settings, flags=(*after, *held)))
     for link in links[:2]:
-        wait_until_training(cluster, link, run, since=heartbeat(run)["time"] + 0.001)
+        wait_until_training(cluster, link, run)
         run_out_of_time(cluster, link)
         assert cluster.wait(link) == "COMPLETED"
         assert "the next link goes on" in cluster.log(link)
@@ -124,7 +124,7 @@ def test_a_training_survives_whatever_slurm_does_to_it(cluster, site):
     settings = site.settings("one", RECIPES=str(site.folder / "one-recipes"))
     run = Path(settings["RUNS"]) / "pretrain"
     job = submit(cluster, "pretrain.sh", settings)
-    wait_until_training(cluster, job, run, since=time.time() - 60)
+    wait_until_training(cluster, job, run)
 
     second = submit(cluster, "pretrain.sh", settings)
     assert cluster.wait(second) == "FAILED"
@@ -133,7 +133,7 @@ def test_a_training_survives_whatever_slurm_does_to_it(cluster, site):
     for restarts, event in enumerate(EVENTS.values()):
         event(cluster, job)
         wait_for_restart(cluster, job, restarts)
-        wait_until_training(cluster, job, run, since=time.time())
+        wait_until_training(cluster, job, run)
     cluster.run("scontrol", "requeuehold", job)
     cluster.wait(job, "PENDING")
     steps = finish_soon(site, run, "one-recipes")
