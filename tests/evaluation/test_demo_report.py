@@ -10,12 +10,13 @@ import pytest
 import torch
 import yaml
 
+from pipeline.demo import Road
 from pipeline.distributed import World
 from pipeline.evaluation.page import ROOT, escape, hide_paths, to_html
 from pipeline.evaluation.plots import smooth
 from pipeline.evaluation.run import Options, evaluate
 from pipeline.model.generation import DecodingStrategy
-from pipeline.report import main
+from pipeline.report import main, parse
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 STAGES = [
@@ -74,6 +75,11 @@ def parts(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> dic
 
 def arguments(parts: dict[str, Path], output: Path) -> list[str]:
     return ["demo", *(f"--{name}={path}" for name, path in {**parts, "output": output}.items())]
+
+
+def test_the_demo_calls_it_by_its_arguments(tmp_path):
+    options = parse(Road(tmp_path, quick=True).report()[2:])  # without interpreter and script
+    assert (options.page, options.stages) == ("demo", tmp_path / "stages.json")
 
 
 @pytest.fixture(scope="module")
