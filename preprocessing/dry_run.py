@@ -65,17 +65,19 @@ def _check_head(job: Job, item: Item) -> None:
 def _expected_bytes(job: Job, left: list[int]) -> float | None:
     """Bytes of the shards still to make, judged by samples of the first item's beginning.
 
-    None where its reader does not tell how far it has read.
+    None where its reader does not tell how far it has read, or reads all of it at once.
     """
-    position = 0
+    item, position = job.items[left[0]], 0
 
     def head() -> Iterator[Entry]:
         nonlocal position
-        for entry in islice(job.read(job.items[left[0]]), HEAD):
+        for entry in job.read(item):
             position = entry.position
             yield entry
-            if position > HEAD_BYTES:
+            if entry.number >= HEAD or position > HEAD_BYTES:
+                position = position if position < item.size else 0
                 return
+        position = item.size
 
     written = 0
     for _, sample in job.samples(head(), Statistics()):

@@ -60,6 +60,18 @@ def test_the_room_it_expects_is_what_the_shards_take(command, check, tokenizer_p
     assert expected == pytest.approx(written, rel=0.2)
 
 
+def test_what_is_read_at_once_or_whole_is_judged_when_it_is_known(check, tokenizer_path, tmp_path):
+    """A JSON document's reader is at its end from the first record on."""
+    pairs = [{"id": str(k), "document": DOCUMENT, "summary": "A mill."} for k in range(300)]
+    (tmp_path / "long.json").write_text(json.dumps(pairs, indent=1))
+    (tmp_path / "short.json").write_text(json.dumps(pairs[:2], indent=1))
+    options = ["--dataset", "jsonl", "--tokenizer", tokenizer_path, "--output", tmp_path / "set"]
+    said = check(finetune.main, *options, "--input", tmp_path / "long.json")[1]
+    assert "shards to make: 1 of 1, free" in said
+    said = check(finetune.main, *options, "--input", tmp_path / "short.json")[1]
+    assert "shards to make: 1 of 1 (about 0.0 MB), free" in said
+
+
 def test_a_full_disk_is_refused(check, corpus, tokenizer_path, tmp_path, monkeypatch):
     full = shutil.disk_usage(tmp_path)._replace(free=5_000)
     monkeypatch.setattr(dry_run.shutil, "disk_usage", lambda _: full)
