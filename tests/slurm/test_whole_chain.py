@@ -33,6 +33,7 @@ def test_the_whole_chain_from_text_to_report(cluster: Cluster, site: Site):
         "chain",
         SHARDS=str(site.folder / "chain-shards"),
         PREPROCESS_JOBS="2",
+        PRETRAIN_HOURS="0.05",
         PREPROCESS_FLAGS="--ntasks=2",
         PRETRAIN_FLAGS=f"--nodes=4 {ONE_CORE}",
         FINETUNE_FLAGS=f"--nodes=2 {ONE_CORE}",
