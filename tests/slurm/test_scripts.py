@@ -52,11 +52,11 @@ def test_a_task_that_dies_fails_the_job_by_name_and_is_not_tried_again(
 def test_a_task_that_hangs_fails_the_job_by_name(cluster, site, long_settings):
     settings = site.settings("hangs", **long_settings)
     run = Path(settings["RUNS"]) / "pretrain"
-    job = submit(cluster, "pretrain.sh", settings, "--train.hang_timeout", "4")
+    job = submit(cluster, "pretrain.sh", settings, "--train.hang_timeout", "20")
     wait_until_training(cluster, job, run)
     end_rank_one(cluster, "STOP")
     assert cluster.wait(job) == "FAILED"
-    assert "rank 0 on n1 has not moved for 4 s" in cluster.log(job)
+    assert "rank 0 on n1 has not moved for 20 s" in cluster.log(job)
     assert cluster.job(job)["Restarts"] == "0"
 
 
