@@ -6,6 +6,7 @@
 
 set -uo pipefail
 cd "$LOCOST_ROOT" || exit 2
+LOCOST_ROOT=$PWD
 source slurm/settings.sh
 
 CONTINUE_LATER=85   # train.py: stopped and saved, to be gone on with

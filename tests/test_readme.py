@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -33,6 +34,7 @@ TINY = (
 # What a command gets added, so that it ends in seconds here.
 SMALLER = {
     "train.py": TINY,
+    "pretrain.sh": TINY,
     "evaluate.py": "--max_new_tokens 4",
     "summarize.py": "--max_new_tokens 4",
     **{
@@ -78,7 +80,7 @@ def folder(tmp_path_factory, tokenizer_path) -> Path:
     torch.save(weights, folder / "pytorch_model.bin")
     config = json.loads((published / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": vocab_size}))
-    for code in ("pipeline", "preprocessing", "ds_configs"):
+    for code in ("pipeline", "preprocessing", "ds_configs", "slurm"):
         (folder / code).symlink_to(ROOT / code)
     return folder
 
@@ -104,7 +106,10 @@ def test_every_command_of_the_pages_runs(folder):
                 command = re.sub(r" --vocab_size \d+", "", command) + f" {more}"
         words = shlex.split(command)
         program = Path(sys.executable).with_name(words[0])
-        words[0] = sys.executable if words[0] == "python" else str(program)
+        words[0] = str(program) if program.exists() else words[0]
         words = [sys.executable if word == "python" else word for word in words]
-        finished = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+        finished = subprocess.run(
+            words, cwd=folder, env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
         assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"

@@ -97,8 +97,14 @@ def test_the_repository_is_where_sbatch_ran_unless_told(cluster, site, tmp_path)
     assert cluster.wait(lost) == "FAILED"
     assert f"error: no repository in {tmp_path}; submit from it" in cluster.log(lost)
     found = cluster.submit(*flags, script, cwd=ROOT, **settings)
-    assert cluster.wait(found) == "FAILED"
-    assert "pretrain is not finished" in cluster.log(found)
+    sourced = subprocess.run(
+        ["bash", "-c", f'source {ROOT}/slurm/settings.sh && sbatch --parsable "$@"', "", *flags,
+         script],
+        cwd=tmp_path, env=cluster.environment | settings, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    for job in (found, sourced):
+        assert cluster.wait(job) == "FAILED"
+        assert "pretrain is not finished" in cluster.log(job)
 
 
 def test_a_node_with_a_missing_gpu_is_named(cluster, site, tmp_path):
