@@ -3,9 +3,11 @@
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 
+from pipeline import distributed, train
 from pipeline.distributed import free_port
 from pipeline.joining import JoinFailed, join, missing
 from pipeline.launch import host_name
@@ -69,3 +71,16 @@ def test_nodes_without_a_process_are_named():
         "ranks 2, 3, 5, 6, 7 of 8 did not come within 300 s; none came from n2, n4;"
     )
     assert "there are n1 (ranks 0, 1), n3 (rank 4);" in line
+
+
+def test_the_trainer_ends_with_70_and_one_line(monkeypatch, capsys):
+    environment = {
+        "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu",
+        "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "start", partial(distributed.start, timeout=1))
+    assert train.main(["--data.train", "shards"]) == 70
+    said = capsys.readouterr().err
+    assert said.startswith("error: rank 1 of 2 did not come within 1 s; ") and said.count("\n") == 1

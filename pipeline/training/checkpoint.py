@@ -143,8 +143,11 @@ class Checkpoints:
 
     def _claim(self) -> str | None:
         """Create the folder and lock the run while this process lives; else say why not."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = hold_lock(self.run / ".lock")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = hold_lock(self.run / ".lock")
+        except OSError as error:
+            return f"output {self.run}: {error.strerror}; mend it or give another --output"
         if self.lock is None:
             return (
                 f"output {self.run}: another process trains in this folder; wait for it to end, or "

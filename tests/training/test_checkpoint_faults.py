@@ -194,6 +194,12 @@ def test_a_folder_of_damaged_checkpoints_is_not_begun_anew(tmp_path, capsys):
         assert f"{folder} is incomplete (" in capsys.readouterr().err
 
 
+def test_a_run_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"output .*file/run: Not a directory; mend it or give"):
+        checkpoints(tmp_path / "file" / "run")
+
+
 def test_what_differs_is_named(tmp_path):
     folder = tmp_path / "run/checkpoints/step-00000004"
     folder.mkdir(parents=True)
