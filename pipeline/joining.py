@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pipeline.launch import expand_hosts, host_name
+from pipeline.launch import STEP, expand_hosts, host_name
 
 POLL = 0.1  # seconds
 GRACE = 30.0  # seconds more that the others wait for what rank 0 says
@@ -34,8 +34,8 @@ def join(
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = _keep(port, size) if keeps else _reach(rank, address, port, size, timeout)
     # Should another job hold that port, its processes and these ones do not mix.
-    name = [os.environ.get(f"SLURM_{part}_ID", "") for part in ("JOB", "STEP")]
-    shared = dist.PrefixStore(f"run {'.'.join(name)}", store)
+    name = ".".join(os.environ.get(f"SLURM_{part}", "0") for part in STEP)
+    shared = dist.PrefixStore(f"run {name}", store)
     shared.set(f"place/{rank}", json.dumps([host_name(), place]))
     if rank == 0:
         hosts, places = _gather(shared, size, timeout)

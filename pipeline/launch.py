@@ -13,7 +13,8 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
-FIRST_PORT, PORTS, STEPS = 10_000, 20_000, 20
+STEP = ("JOB_ID", "STEP_ID", "RESTART_COUNT")  # which step this is, in one of its job's starts
+FIRST_PORT, PORTS, OF_A_JOB = 10_000, 20_000, 20
 
 
 def place_from_environment(environment: Mapping[str, str]) -> tuple[int, int, int]:
@@ -45,8 +46,8 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
     }
     if len(found) < 2 and "SLURM_STEP_NODELIST" in environment:
         found.setdefault("MASTER_ADDR", expand_hosts(environment["SLURM_STEP_NODELIST"])[0])
-        job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
-        found.setdefault("MASTER_PORT", str(port_of(job, step)))
+        numbers = (int(environment.get(f"SLURM_{name}", "0")) for name in STEP)
+        found.setdefault("MASTER_PORT", str(port_of(*numbers)))
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in found]
     if missing:
         raise ValueError(
@@ -61,12 +62,13 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
     return found["MASTER_ADDR"], int(found["MASTER_PORT"])
 
 
-def port_of(job: int, step: int) -> int:
-    """10000 + (20 job + step) mod 20000, another one for all that are likely to share a node.
+def port_of(job: int, step: int, restarts: int) -> int:
+    """10000 + (20 job + (step + restarts) mod 20) mod 20000: another one for what may share a node.
 
-    No two are alike among the steps 0 to 19 of a thousand jobs with consecutive ids.
+    No two are alike among 20 steps of each of a thousand jobs with consecutive ids. A requeued job
+    has its ids again, and where a slurmd died, tasks of its last start may still be alive.
     """
-    return FIRST_PORT + (STEPS * job + step) % PORTS
+    return FIRST_PORT + (OF_A_JOB * job + (step + restarts) % OF_A_JOB) % PORTS
 
 
 def expand_hosts(nodelist: str) -> list[str]:

@@ -51,6 +51,7 @@ def test_what_a_shell_starts_without_srun_is_one_process():
 def test_rank_0_is_met_where_the_environment_says_or_at_the_step_s_first_host():
     assert meeting_point({"MASTER_ADDR": "x", "MASTER_PORT": "5"}) == ("x", 5)
     assert meeting_point(STEP) == ("n3", 10_142)
+    assert meeting_point({**STEP, "SLURM_RESTART_COUNT": "1"}) == ("n3", 10_143)
     assert meeting_point({**STEP, "MASTER_PORT": "5"}) == ("n3", 5)
     with pytest.raises(ValueError, match="MASTER_ADDR and MASTER_PORT not set"):
         meeting_point(BATCH_SHELL)
@@ -59,8 +60,10 @@ def test_rank_0_is_met_where_the_environment_says_or_at_the_step_s_first_host():
 
 
 def test_ports_of_jobs_and_steps_that_run_together_differ():
-    ports = {port_of(job, step) for job in range(4_999_500, 5_000_500) for step in range(20)}
+    jobs = range(4_999_500, 5_000_500)
+    ports = {port_of(job, step, job % 7) for job in jobs for step in range(20)}
     assert len(ports) == 20_000 and min(ports) == 10_000 and max(ports) == 29_999
+    assert len({port_of(1, 0, restarts) for restarts in range(20)}) == 20
 
 
 @pytest.mark.parametrize("nodelist", LISTS)
