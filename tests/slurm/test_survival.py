@@ -38,15 +38,16 @@ def assert_unbroken(cluster: Cluster, site: Site, run: Path, steps: int) -> None
 
 
 def test_three_links_by_time_limit_equal_one(cluster, site):
-    """The site forbids requeue: a link that ran out of time ends well and the next goes on."""
-    recipes = {"RECIPES": str(site.folder / "links-recipes"), "REQUEUE": "0"}
+    """No requeue, by the setting or by the site: a link ends well, and the next one goes on."""
+    recipes = str(site.folder / "links-recipes")
     site.write_recipe("pretrain_c4", "links-recipes", max_steps=MANY)
-    settings = site.settings("links", **recipes)
+    settings = site.settings("links", RECIPES=recipes, REQUEUE="0")
     run = Path(settings["RUNS"]) / "pretrain"
     links = [submit(cluster, "pretrain.sh", settings)]
-    for held in ((), ("--hold",), ()):
-        after = (f"--dependency=afterok:{links[-1]}", "--kill-on-invalid-dep=yes")
-        links.append(submit(cluster, "pretrain.sh", settings, flags=(*after, *held)))
+    for requeue, flag in (("1", "--no-requeue"), ("0", "--hold"), ("0", "--requeue")):
+        after = (f"--dependency=afterok:{links[-1]}", "--kill-on-invalid-dep=yes", flag)
+        again = settings | {"REQUEUE": requeue}
+        links.append(submit(cluster, "pretrain.sh", again, flags=after))
     for link in links[:2]:
         wait_until_training(cluster, link, run)
         run_out_of_time(cluster, link)
