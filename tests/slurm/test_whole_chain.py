@@ -58,7 +58,7 @@ def run_chain(cluster: Cluster, settings: dict[str, str], timeout: float) -> Non
         results = json.loads((runs / f"evaluation-{name}" / "results.json").read_text())
         score = results["systems"]["lead"]["rouge1"]["value"]
         assert score > 0
-        assert f"{100 * score:.2f}" in report
+        assert f"{score:.2f}" in report  # in percent
         assert len(list((runs / f"finetune-{name}" / "tensorboard").iterdir())) == 1
     assert "RUNNING" not in status and "FAILED" not in status
     assert "0 jobs submitted" in chain(cluster, settings)
