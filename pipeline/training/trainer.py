@@ -324,6 +324,7 @@ def take_steps(
                 "source_fill": batch.source_fill,
                 "target_fill": batch.target_fill,
                 **spent,
+                "processes": world.size,
                 "checkpoint_seconds": saving,  # of the save before this step
             })  # fmt: skip
         if settings.picture_every and done % settings.picture_every == 0:
