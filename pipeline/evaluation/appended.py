@@ -54,6 +54,8 @@ class Appended:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self.records:
+            self.path.unlink(missing_ok=True)  # nothing was made
         self._file.close()
 
     def _hold(self) -> None:

@@ -1,7 +1,7 @@
 """BERTScore by its package (bert-score), with a model from a local folder.
 
-The package computes the scores. The model is loaded here: the package takes any path with "t5" in it
-for a T5 model, and would download one.
+The package computes the scores. The model is loaded here: the package takes any path with "t5" in
+it for a T5 model, and would download one.
 """
 
 from collections import defaultdict

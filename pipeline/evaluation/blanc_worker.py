@@ -2,8 +2,8 @@
 
 Reads JSON lines on standard input, first the settings, then `{"document", "summary"}`; answers each
 with a line on standard output: first `{"packages": ...}`, then `{"score", "sentences",
-"cut_sentences"}`, or `{"error"}` where the package cannot score a pair. It runs in the model folder,
-for a model path of `.`: the package takes a path with "albert" in it for another kind of model.
+"cut_sentences"}`, or `{"error"}` where the package cannot score a pair. It runs in the model
+folder, for a model path of `.`: the package takes one with "albert" in it for another kind.
 """
 
 import json

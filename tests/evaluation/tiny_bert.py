@@ -5,14 +5,15 @@ from pathlib import Path
 
 import torch
 
-WORDS = "river stone mill children watch herons evening light window gold someone bread".split()
+WORDS = (
+    "nothing river stone mill children watch herons evening light window gold someone bread".split()
+)
 
 
 def make_bert(folder: Path, seed: int, layers: int = 3, vocabulary: int = 0, **tokenizer) -> Path:
     """A folder as save_pretrained writes it: BertForMaskedLM and its tokenizer.
 
-    The vocabulary is letters and a few words, which alone it predicts, and fillers up to the given
-    size.
+    The vocabulary is letters, a few words, and fillers up to the given size.
     """
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
@@ -35,8 +36,29 @@ def make_bert(folder: Path, seed: int, layers: int = 3, vocabulary: int = 0, **t
     )
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() > 1:  # else all tokens of a position look alike
-                parameter.mul_(25)
-        model.cls.predictions.bias[5 : 5 + len(WORDS)] = 1000.0
+            parameter.mul_(5)  # else all tokens of a position look alike
+    model.save_pretrained(folder)
+    return folder
+
+
+def guess_what_is_around(folder: Path) -> Path:
+    """Rewrite the folder's weights: a masked token is the word most often around, or "nothing"."""
+    from transformers import BertForMaskedLM
+
+    model = BertForMaskedLM.from_pretrained(folder)
+    embeddings, heads = model.bert.embeddings, model.cls.predictions
+    with torch.no_grad():
+        embeddings.position_embeddings.weight.zero_()
+        embeddings.token_type_embeddings.weight.zero_()
+        embeddings.word_embeddings.weight.zero_()
+        torch.nn.init.eye_(embeddings.word_embeddings.weight[5 : 5 + len(WORDS)])
+        for layer in model.bert.encoder.layer:
+            layer.attention.self.query.weight.zero_()  # looks at all alike
+            layer.output.dense.weight.zero_()
+            torch.nn.init.eye_(layer.attention.self.value.weight)
+            torch.nn.init.eye_(layer.attention.output.dense.weight)
+        torch.nn.init.eye_(heads.transform.dense.weight)
+        heads.bias.fill_(-100.0)
+        heads.bias[5 : 5 + len(WORDS)] = 0.0
     model.save_pretrained(folder)
     return folder
