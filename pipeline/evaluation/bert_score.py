@@ -46,7 +46,7 @@ class Baseline:
 
 def read_baseline(path: Path, layer: int) -> Baseline:
     """The line of a layer in a file LAYER,P,R,F. Raises ValueError without such a line."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     rows = {line.split(",")[0]: line.split(",")[1:] for line in lines[1:]}
     try:
         precision, recall, f1 = map(float, rows[str(layer)])

@@ -5,7 +5,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ def worker(python: Path, model: LocalModel, settings: dict[str, Any]) -> Iterato
             yield ask, ask(settings)["packages"]
         finally:
             process.kill()  # it waits for a question
+            with suppress(BrokenPipeError):  # one that it no longer heard
+                process.stdin.close()
 
 
 def blanc(

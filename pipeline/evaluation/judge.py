@@ -70,7 +70,10 @@ def parse_reply(text: str) -> dict[str, int] | None:
 
 def read_prompt(path: Path) -> str:
     """A prompt with {document} and {summary}, each once. Raises ValueError on another."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text in UTF-8") from None
     for place in ("{document}", "{summary}"):
         if text.count(place) != 1:
             raise ValueError(f"{path} has {place} {text.count(place)} times, expected once")

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import torch
 
-WORDS = (
-    "nothing river stone mill children watch herons evening light window gold someone bread".split()
-)
+WORDS = "nothing river stone mill children watch herons evening light window gold bread".split()
 
 
 def make_bert(folder: Path, seed: int, layers: int = 3, vocabulary: int = 0, **tokenizer) -> Path:
