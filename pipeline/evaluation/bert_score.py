@@ -148,7 +148,7 @@ def bert_score(finished: Finished, scorer: Scorer, baseline: Baseline | None) ->
     """Score every pair of an evaluation's system, going on with what is on disk; the result.
 
     Writes `bert_score-<system>-<model>-L<layer>-<hash>.jsonl` beside the predictions as it goes
-    and the result as `.json` when all is there.
+    and the result as `.json` when all is there. Raises ValueError without any reference.
     """
     settings = scorer.settings(baseline)
     name = f"{scorer.local.name}-L{scorer.layer}-{fingerprint(settings)}"
@@ -158,15 +158,18 @@ def bert_score(finished: Finished, scorer: Scorer, baseline: Baseline | None) ->
         "predictions_sha256": finished.sha256,
         "packages": {package: version(package) for package in PACKAGES},
     }
+    comparable = [one for one in finished.summaries if one.references]
+    if not comparable:
+        raise ValueError(f"{finished.folder}: no document has a reference to score against")
     with Appended(Path(f"{stem}.jsonl"), begun) as store:
-        missing = [one for one in finished.summaries if one.index not in store.records]
-        bar = Progress("BERTScore", len(finished.summaries), "summaries", len(store.records))
+        missing = [one for one in comparable if one.index not in store.records]
+        bar = Progress("BERTScore", len(comparable), "summaries", len(store.records))
         for chunk in _chunks(missing, scorer.batch_size * BATCHES_A_CHUNK):
             for record in _records(chunk, scorer):
                 store.append(record)
             bar.update(len(chunk))
         bar.close()
-        records = [store.records[one.index] for one in finished.summaries]
+        records = [store.records[one.index] for one in comparable]
     scores = [_rescaled(record["pairs"], baseline) for record in records]
     pairs = sum(len(record["pairs"]) for record in records)
     result = {

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluation.predictions import Predictions
-from pipeline.evaluation.run import RESULTS, Examples
+from pipeline.evaluation.predictions import DOCUMENT_START, Predictions
 from pipeline.shards import Dataset
+
+RESULTS = "results.json"  # run.py's, without its torch
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Summary:
 
     index: int
     id: str
+    beginning: str
+    """Of the document."""
     prediction: str
     references: list[str]
 
@@ -36,14 +39,12 @@ class Finished:
     def remarks(self) -> list[str]:
         """What a reader of the scores should know of the texts, a line each."""
         ids = Counter(one.id for one in self.summaries)
+        references = [text for one in self.summaries for text in one.references]
         counts = {
             "empty predictions": sum(not one.prediction.strip() for one in self.summaries),
-            "empty references": sum(
-                not text.strip() for one in self.summaries for text in one.references
-            ),
-            "ids of more than one example, told apart by position": sum(
-                count > 1 for count in ids.values()
-            ),
+            "empty references": sum(not text.strip() for text in references),
+            "documents without a reference": sum(not one.references for one in self.summaries),
+            "ids of several documents": sum(count > 1 for count in ids.values()),
         }
         return [f"{self.system}: {count} {what}" for what, count in counts.items() if count]
 
@@ -60,8 +61,15 @@ class Finished:
                 f"{data} (fingerprint {dataset.fingerprint}) is not the set that {self.folder} "
                 f"evaluated ({expected}); give that one with --data"
             )
-        examples = Examples(dataset)
-        return lambda index: examples[index].document
+        places: dict[tuple[str, str], int] = {}
+        for place in range(len(dataset)):
+            metadata = dataset[place].metadata
+            key = metadata["id"], metadata["source_text"][:DOCUMENT_START]
+            places.setdefault(key, place)  # several pairs of one document have the same text
+        keys = [(one.id, one.beginning) for one in self.summaries]
+        if missing := [id for id, beginning in keys if (id, beginning) not in places]:
+            raise ValueError(f"{data} lacks {len(missing)} documents, among them {missing[0]}")
+        return lambda index: dataset[places[keys[index]]].metadata["source_text"]
 
 
 def read_finished(folder: Path, system: str) -> Finished:
@@ -74,12 +82,15 @@ def read_finished(folder: Path, system: str) -> Finished:
         )
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        systems, count = list(results["systems"]), int(results["examples"])
+        count = int(results["settings"]["dataset"]["examples"])
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is damaged; delete it and evaluate again") from None
-    if system not in systems:
-        raise ValueError(f"{folder} has no summaries of {system}, only of {', '.join(systems)}")
     predictions = Predictions(folder, system).path
+    if not predictions.is_file():
+        raise ValueError(
+            f"{folder} has no {predictions.name}; evaluate with {system} in --systems, or give "
+            "another --system"
+        )
     content = predictions.read_bytes()
     summaries = [
         _summary(line, f"{predictions}, line {number}")
@@ -98,12 +109,12 @@ def read_finished(folder: Path, system: str) -> Finished:
 def _summary(line: bytes, where: str) -> Summary:
     try:
         record = json.loads(line)
-        index, id, prediction = record["index"], record["id"], record["prediction"]
-        references = record.get("references")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{where}: not a prediction; evaluate again") from None
-    if not references:
-        raise ValueError(f"{where}: example {id} has no reference to score against")
-    if not all(isinstance(text, str) for text in (prediction, *references)):
-        raise ValueError(f"{where}: example {id} holds something that is not text")
-    return Summary(index, id, prediction, references)
+        index, references = record["index"], record["references"]
+        id, beginning, prediction = record["id"], record["document"], record["prediction"]
+        if not all(isinstance(text, str) for text in (id, beginning, prediction, *references)):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{where}: no prediction with its id, document and references; evaluate again"
+        ) from None
+    return Summary(index, id, beginning, prediction, references)

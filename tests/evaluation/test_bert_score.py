@@ -204,24 +204,30 @@ def test_what_is_no_evaluation_is_said_in_one_line(evaluation, bert, capsys):
         assert stopped.value.code == 2 and line.startswith("error: ") and line.count("\n") == 1
         return line
 
-    assert "no summaries of permuted, only of model, lead" in refused("--system", "permuted")
-    edit(evaluation, {7: {"references": []}})
-    assert "line 8: example 0-7 has no reference to score against" in refused()
-    edit(evaluation, {7: {"references": ["Words."], "index": 6}})
+    assert "no predictions-permuted.jsonl" in refused("--system", "permuted")
+    edit(evaluation, {7: {"index": 6}})
     assert "index 6 twice" in refused()
     edit(evaluation, {7: {"prediction": None, "index": 7}})
-    assert "something that is not text" in refused()
-    edit(evaluation, {7: {"prediction": "Words."}})
+    assert "line 8: no prediction with its id" in refused()
+    edit(evaluation, {7: {"prediction": "Words.", "references": None}})
+    assert "line 8: no prediction with its id" in refused()
+    edit(evaluation, {7: {"references": ["Words."]}})
     predictions = evaluation / "predictions-model.jsonl"
     predictions.write_text(predictions.read_text()[:-20])
-    assert "not a prediction" in refused()
+    assert "line 26: no prediction with its id" in refused()
     (evaluation / "results.json").write_text("{}")
     assert "is damaged" in refused()
     (evaluation / "results.json").unlink()
     assert "no finished evaluation" in refused()
 
 
-def test_examples_of_one_id_are_told_apart(evaluation, bert, capsys):
-    edit(evaluation, {4: {"id": "same"}, 5: {"id": "same"}})
-    assert run(evaluation, bert, "--layer", "1")["examples"] == 26
-    assert "1 ids of more than one example, told apart by position" in capsys.readouterr().out
+def test_ids_that_come_twice_and_documents_without_a_reference_are_said(evaluation, bert, capsys):
+    edit(evaluation, {4: {"id": "same"}, 5: {"id": "same"}, 7: {"references": []}})
+    assert run(evaluation, bert, "--layer", "1")["examples"] == 25
+    printed = capsys.readouterr().out
+    assert "model: 1 ids of several documents" in printed
+    assert "model: 1 documents without a reference" in printed
+    edit(evaluation, {index: {"references": []} for index in range(26)})
+    with pytest.raises(SystemExit):
+        run(evaluation, bert, "--layer", "2")
+    assert "no document has a reference to score against" in capsys.readouterr().err

@@ -356,7 +356,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(evaluation, monkeypatch, capsy
     prompt.write_text("{document} {document}")
     assert "{document} 2 times" in refused(evaluation, url, "--prompt", str(prompt), **arguments)
     assert "expected an amount" in refused(evaluation, url, "--max_cost", "nan", **arguments)
-    assert "no summaries of permuted" in refused(
+    assert "no predictions-permuted.jsonl" in refused(
         evaluation, url, "--system", "permuted", **arguments
     )
     assert "is not an address" in refused(evaluation, "localhost:8000", **arguments)
