@@ -42,7 +42,9 @@ class Server:
 
     def clean(self, message: object) -> str:
         """A server's or a library's words on one line, short, without the key."""
-        words = " ".join(str(message).split()).replace(self.key, "(key)")
+        words = " ".join(str(message).split())
+        if len(self.key) >= 8:  # shorter ones are words such as "none"
+            words = words.replace(self.key, "(key)")
         return words if len(words) < 300 else words[:300] + " ..."
 
 
@@ -92,19 +94,22 @@ class Answer:
     tokens: tuple[int, int] | None
 
 
+def openai_package() -> Any:
+    """The client's package. Raises ValueError where it is not installed."""
+    try:
+        import openai
+    except ImportError:
+        raise ValueError("the judge needs openai; pip install -r requirements-extras.txt") from None
+    return openai
+
+
 class Client:
-    """Asks one server. Raises ValueError without the package, or when the server turns us away."""
+    """Asks one server."""
 
     def __init__(self, server: Server, request: dict[str, Any], pace: Pace) -> None:
-        try:
-            import openai
-        except ImportError:
-            raise ValueError(
-                "the judge needs openai; pip install -r requirements-extras.txt"
-            ) from None
         self.server, self.request, self.pace = server, request, pace
-        self._errors = openai
-        self._client = openai.AsyncOpenAI(
+        self._errors = openai_package()
+        self._client = self._errors.AsyncOpenAI(
             base_url=server.base_url, api_key=server.key, max_retries=0, timeout=pace.timeout_s
         )
         self._next = 0.0  # the time before which no request goes out

@@ -8,12 +8,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.appended import Appended, fingerprint
-from pipeline.evaluation.asking import Answer, Client, Pace, Rejected, Server, ask_all
+from pipeline.evaluation.asking import (
+    Answer,
+    Client,
+    Pace,
+    Rejected,
+    Server,
+    ask_all,
+    openai_package,
+)
 from pipeline.evaluation.bootstrap import intervals
 from pipeline.evaluation.finished import Finished, Summary
 from pipeline.files import replace_json
@@ -140,7 +147,7 @@ class Judge:
         self.begun = {
             **self.settings,
             "predictions_sha256": finished.sha256,
-            "packages": {"openai": version("openai")},
+            "packages": {"openai": openai_package().__version__},
         }
 
     def replies(self) -> Appended:

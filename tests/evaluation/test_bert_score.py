@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +165,7 @@ def test_positions_begin_behind_the_padding_id_in_some_models(tmp_path, bert):
     assert scorer.score([("river " * 50, "river " * 50)])[0] == pytest.approx([1, 1, 1])
 
 
-def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, capsys):
+def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, monkeypatch, capsys):
     def refused(model: Path, layer: str = "2", *more: str) -> str:
         with pytest.raises(SystemExit) as stopped:
             run(evaluation, model, "--layer", layer, *more)
@@ -193,6 +194,8 @@ def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, capsys
     baseline = tmp_path / "baseline.tsv"
     baseline.write_text("LAYER,P,R,F\n0,0.1,0.1,0.1\n")
     assert "has no line 2,P,R,F" in refused(bert, "2", "--baseline", str(baseline))
+    monkeypatch.setitem(sys.modules, "bert_score", None)
+    assert "pip install -r requirements-extras.txt" in refused(bert)
     assert list(evaluation.glob("bert_score-*")) == []
 
 

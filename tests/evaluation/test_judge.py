@@ -269,6 +269,20 @@ def test_a_server_that_turns_us_away_is_asked_once(evaluation, answer, said, mon
     assert list(evaluation.glob("judge-*")) == []
 
 
+def test_a_key_withdrawn_in_the_middle_ends_it_and_replies_are_kept(
+    evaluation, monkeypatch, capsys
+):
+    def behave(number: int, prompt: str) -> Answer:
+        return rating(number, prompt) if number < 6 else failing(401, f"{KEY} is no more")
+
+    with ChatServer(behave) as server:
+        error = refused(
+            evaluation, server.url, "--concurrency", "3", monkeypatch=monkeypatch, capsys=capsys
+        )
+    assert "turns us away, status 401: " in error and "(key) is no more" in error
+    assert len(replies(evaluation)) >= 4
+
+
 @pytest.mark.parametrize("body", [b"<html>It works!</html>", b"[]", b'{"choices": null}'])
 def test_nonsense_is_said_to_be_nonsense(evaluation, body, monkeypatch, capsys):
     with ChatServer(lambda number, prompt: plain(body, "application/json")) as server:
@@ -368,6 +382,10 @@ def test_what_cannot_be_asked_is_said_in_one_line(evaluation, monkeypatch, capsy
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.delenv("OPENAI_MODEL")
     assert "OPENAI_API_KEY, OPENAI_MODEL not set" in refused(evaluation, url, **arguments)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_MODEL", "judge")
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert "pip install -r requirements-extras.txt" in refused(evaluation, url, **arguments)
     assert list(evaluation.glob("judge-*")) == []
 
 
