@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions
+from pipeline.evaluation.results import RESULTS
 from pipeline.shards import Dataset
-
-RESULTS = "results.json"  # run.py's, without its torch
 
 
 @dataclass(frozen=True)
