@@ -10,7 +10,7 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PYTHONWARNINGS := ignore::FutureWarning
 
-.PHONY: demo test test-fast soak gpu-check lint slurm
+.PHONY: demo test test-fast soak gpu-check lint slurm legacy
 
 # The whole road, from text to report: demo/report.md. Smaller: make demo ARGS=--quick
 demo: .venv/core
@@ -29,8 +29,11 @@ slurm:
 	@bash tests/slurm/install.sh
 
 # The long ones: many kills, whole books.
-soak: .venv/dev
+soak: .venv/dev legacy
 	$(BIN)/pytest -m soak
+
+# BLANC and LSG need an older transformers: an environment of their own.
+legacy: .venv-legacy/made
 
 # Correctness and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
 gpu-check: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),.venv/core)
@@ -50,4 +53,10 @@ lint: .venv/dev
 
 .venv/dev: .venv/core requirements-dev.txt requirements-extras.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+.venv-legacy/made: requirements-legacy.txt
+	$(PYTHON) -m venv .venv-legacy
+	.venv-legacy/bin/pip install --quiet --disable-pip-version-check -r requirements-legacy.txt
+	.venv-legacy/bin/pip install --quiet --disable-pip-version-check --no-deps blanc==0.3.4
 	@touch $@
