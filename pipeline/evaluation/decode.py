@@ -1,6 +1,6 @@
 """From source ids to summaries: batches of similar length, decoding, text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from pipeline.model import Locost, check_model, load_model
+from pipeline.model.decoder import DecoderState
 from pipeline.model.generation import DecodingStrategy
 from pipeline.tokenizer import EOS_ID, FILE_NAME, PAD_ID, Tokenizer
 
@@ -80,8 +81,12 @@ def generate_batch(
     strategy: DecodingStrategy,
     precision: str,
     device: torch.device,
+    started: Callable[[DecoderState], None] | None = None,
 ) -> list[str]:
-    """Summaries of one padded batch of sources, each (L,) ids ending with EOS."""
+    """Summaries of one padded batch of sources, each (L,) ids ending with EOS.
+
+    `started` is told the state that decoding begins from, once the sources are encoded.
+    """
     input_ids = torch.full((len(sources), max(map(len, sources))), PAD_ID)
     mask = torch.zeros(input_ids.shape, dtype=torch.bool)
     for row, source in enumerate(sources):
@@ -91,6 +96,7 @@ def generate_batch(
         outputs = model.generate(
             input_ids.to(device),
             attention_mask=None if mask.all() else mask.to(device),
+            started=started,
             **asdict(strategy),
         )
     return [tokenizer.decode(_until_end(row)) for row in outputs.tolist()]

@@ -4,6 +4,7 @@ Shapes: B documents, K beams, R = B K rows (document * K + beam), V vocabulary, 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,11 @@ class DecodingStrategy:
 
 
 def generate(
-    model: "Locost", input_ids: Tensor, mask: Tensor | None, strategy: DecodingStrategy
+    model: "Locost",
+    input_ids: Tensor,
+    mask: Tensor | None,
+    strategy: DecodingStrategy,
+    started: Callable[[DecoderState], None] | None = None,
 ) -> Tensor:
     """Source ids (B, L), their mask (B, L) or None -> ids (B, 1 + T), see `Locost.generate`."""
     if strategy.no_repeat_ngram_size and strategy.min_new_tokens >= model.config.vocab_size:
@@ -107,6 +112,8 @@ def generate(
         beams=strategy.num_beams,
         memory_budget=strategy.memory_budget,
     )
+    if started is not None:
+        started(state)
     rows = len(input_ids) * strategy.num_beams
     ids = torch.full((rows, 1), model.config.start_id, device=input_ids.device)
     method = beam_search if strategy.num_beams > 1 else token_by_token

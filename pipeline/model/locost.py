@@ -1,5 +1,6 @@
 """The whole model: embedding, encoder, decoder, head."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import LocostConfig
-from .decoder import Decoder
+from .decoder import Decoder, DecoderState
 from .encoder import Encoder
 from .generation import DecodingStrategy, generate
 from .layers import Block, at_least_fp32
@@ -118,13 +119,15 @@ class Locost(nn.Module):
         no_repeat_ngram_size: int = 0,
         seed: int = 0,
         memory_budget: int | None = None,
+        started: Callable[[DecoderState], None] | None = None,
     ) -> Tensor:
         """New ids for each source (B, L), its mask (B, L) or None -> (B, 1 + T), start token first.
 
         By default the likeliest next token, again and again; see `DecodingStrategy` for beam
         search, sampling and the rules. A row ends with EOS and is padded from there; T is the
-        longest row's, at most `max_new_tokens`. Dropout is off meanwhile, the global random state
-        is not touched. Raises ValueError naming the argument that is impossible.
+        longest row's, at most `max_new_tokens`. `started` is called once, when the sources are
+        encoded, with the state that decoding begins from. Dropout is off meanwhile, the global
+        random state is not touched. Raises ValueError naming the argument that is impossible.
         """
         check_inputs(self.config, input_ids, attention_mask)
         strategy = DecodingStrategy(
@@ -141,7 +144,7 @@ class Locost(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            return generate(self, input_ids, attention_mask, strategy)
+            return generate(self, input_ids, attention_mask, strategy, started)
         finally:
             self.train(was_training)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from locost_golden import error, golden, gradients, random_model, tiny_model
 
-from pipeline.model import encoder, long_conv, ssm
+from pipeline.model import long_conv, ssm
 from pipeline.model.checkpoint_names import our_name
 
 INPUTS = (golden["input_ids"], golden["attention_mask"], golden["labels"])
@@ -25,7 +25,7 @@ def test_long_inputs_are_the_unblocked_result(length, autocast, monkeypatch):
         in_bf16 = torch.autocast("cpu", torch.bfloat16)
         with in_bf16:
             rounded = model.encode(ids, mask)
-    monkeypatch.setattr(encoder, "TOKEN_BLOCK", 100)
+    model.encoder.use_token_blocks(100)
     monkeypatch.setattr(ssm, "TRUNCATED_FROM", 1)
     monkeypatch.setattr(ssm, "BLOCK_ELEMENTS", {"cpu": 1})  # each channel alone
     monkeypatch.setattr(long_conv, "SHORTEST_FFT", 64)
