@@ -1,4 +1,6 @@
 import io
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,9 @@ import pytest
 import torch
 
 from pipeline.evaluation.decode import load
+from pipeline.model import long_conv, ssm
 from pipeline.summarize import main
+from pipeline.tokenizer import Tokenizer
 
 CLI = Path(__file__).resolve().parents[2] / "pipeline" / "summarize.py"
 TEXT = "The river runs past an old stone mill.\nThree children watch grey herons fish.\n"
@@ -81,19 +85,144 @@ def test_several_files_are_named_and_a_dash_is_standard_input(call, tmp_path, mo
         (b"", "is empty"),
         (b" \n\t\n", "is empty"),
         (b"abc\0def", "is binary"),
-        ("café".encode("latin1"), "is not UTF-8 (byte 3)"),
+        ("ёж в тумане".encode("cp1251"), "is not UTF-8 (byte 0)"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_and_status_2(call, tmp_path, content, message):
-    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+def test_what_cannot_be_read_is_one_line_and_the_others_are_summarised(
+    call, tmp_path, content, message
+):
+    good, bad, last = tmp_path / "good.txt", tmp_path / "bad.txt", tmp_path / "last.txt"
     good.write_text(TEXT)
+    last.write_text(TEXT)
     if content is not None:
         bad.write_bytes(content)
-    status, output, error = call(str(good), str(bad))
+    alone = call(str(good))[1]
+    status, output, error = call(str(good), str(bad), str(last))
     assert status == 2
-    assert output == ""
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert message in error and "bad.txt" in error
+    assert output == f"{good}\n{alone}\n{last}\n{alone}\n"
+    (line,) = (line for line in error.splitlines() if line.startswith("error: "))
+    assert message in line and "bad.txt" in line
+
+
+def test_a_folder_stands_for_its_texts(call, tmp_path):
+    (tmp_path / "part").mkdir()
+    for name in ("b.txt", "a.TXT", "part/c.txt", ".hidden.txt", "notes.md"):
+        (tmp_path / name).write_text(TEXT)
+    status, output, _ = call(str(tmp_path))
+    assert status == 0
+    assert re.findall(r".*/(\S+)", output) == ["a.TXT", "b.txt", "c.txt"]
+    (tmp_path / "empty").mkdir()
+    status, _, error = call(str(tmp_path / "empty"))
+    assert status == 2 and error.splitlines()[-1].startswith("error: ") and "no .txt" in error
+
+
+def test_figures_on_standard_error_and_in_json(call, checkpoint, tmp_path):
+    file, bad, results = tmp_path / "text.txt", tmp_path / "bad.txt", tmp_path / "results.json"
+    body = "Ünsere Mühle. " + TEXT * 20
+    file.write_bytes(body.encode("cp1252"))
+    status, output, error = call("--json", str(results), str(file), str(bad))
+    assert status == 2
+    found = json.loads(results.read_text())
+    assert found["strategy"]["max_new_tokens"] == 8 and found["precision"] == "fp32"
+    record, failed = found["texts"]
+    assert failed == {"file": str(bad), "error": f"{bad}: No such file or directory"}
+    tokenizer = Tokenizer(checkpoint / "model")
+    ids = tokenizer.encode(body)
+    assert record["tokens"] == len(ids) + 1
+    assert record["unknown_tokens"] == ids.count(2) > 0
+    assert output == f"{file}\n{record['summary']}\n\n"
+    assert 1 <= record["steps"] <= 8
+    assert 0 < record["peak_gib"] <= 1.5 * record["expected_gib"]
+    assert record["seconds"] > 0 and record["cpu_seconds"] > 0
+    states = 2 * 2 * 2 * 8 * len(ids) * 4 / 2**30  # layers, keys and values, heads of 8, fp32
+    assert record["cross_attention"] == f"cross-attention: cached keys and values, {states:.2f} GiB"
+    assert "cp1252 assumed (not UTF-8 at byte 0" in error
+    assert f"{record['tokens']:,} tokens read, {record['steps']} written" in error
+    assert f"peak {record['peak_gib']:.2f} GiB" in error and record["cross_attention"] in error
+    assert "2/2 blocks" in error and "tokens/s" in error
+
+
+def test_json_that_cannot_be_written_is_said_before_any_work(call, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    for target in (tmp_path, tmp_path / "absent" / "results.json"):
+        status, output, error = call("--json", str(target), str(file))
+        assert (status, output) == (2, "")
+        assert error.startswith("error: --json") and error.count("\n") == 1
+
+
+def test_gutenberg_frame_is_left_out_on_request(call, tmp_path):
+    framed, plain = tmp_path / "framed.txt", tmp_path / "plain.txt"
+    plain.write_text(TEXT)
+    mark = "*** {} OF THE PROJECT GUTENBERG EBOOK MILLS ***\n"
+    framed.write_text(f"Title: Mills\n{mark.format('START')}{TEXT}{mark.format('END')}License.\n")
+    assert call("--strip_gutenberg", str(framed))[1] == call(str(plain))[1]
+    assert "Gutenberg header and footer removed" in call("--strip_gutenberg", str(framed))[2]
+    assert call(str(framed))[1] != call(str(plain))[1]
+
+
+def test_the_encoding_given_is_the_one_taken(call, tmp_path):
+    file, plain = tmp_path / "text.txt", tmp_path / "plain.txt"
+    plain.write_text("мельница " + TEXT)
+    file.write_bytes(("мельница " + TEXT).encode("koi8-r"))
+    assert call("--encoding", "koi8-r", str(file))[1] == call(str(plain))[1]
+    for name in ("absent", "hex", "base64"):
+        status, _, error = call("--encoding", name, str(file))
+        assert status == 2 and name in error and error.count("\n") == 1
+
+
+def test_max_memory_chooses_how_without_changing_the_summary(call, tmp_path):
+    file, results = tmp_path / "text.txt", tmp_path / "results.json"
+    file.write_text(TEXT * 1200)  # over 16,384 tokens
+
+    def record(*options: str) -> dict:
+        status, _, error = call("--json", str(results), *options, str(file))
+        assert status == 0, error
+        (found,) = json.loads(results.read_text())["texts"]
+        return found
+
+    roomy = record()
+    assert roomy["token_block"] == 16384 and "cached" in roomy["cross_attention"]
+    absorbed = record("--memory_budget", "0")
+    assert "absorbed" in absorbed["cross_attention"]
+    least = float(
+        re.search(r"need ([\d.]+) GiB at least", call("--max_memory", "0.01", str(file))[2])[1]
+    )
+    tight = record("--max_memory", str(least + 0.01))
+    assert tight["expected_gib"] <= least + 0.01
+    assert absorbed["summary"] == roomy["summary"] == tight["summary"]
+
+
+def test_what_cannot_fit_is_refused_with_what_it_needs(call, tmp_path):
+    long, short = tmp_path / "long.txt", tmp_path / "short.txt"
+    long.write_text(TEXT * 3000)
+    short.write_text(TEXT)
+    held = call("--max_memory", "0.01", str(short))[2]
+    least = float(re.search(r"need ([\d.]+) GiB at least", held)[1])
+    status, output, error = call("--max_memory", str(least + 0.03), str(long), str(short))
+    assert status == 2
+    assert output.startswith(f"{short}\n")
+    (line,) = (line for line in error.splitlines() if line.startswith("error: "))
+    assert "long.txt" in line and "GiB at least" in line and "--source_length" in line
+
+
+def test_memory_that_runs_out_all_the_same_loses_no_other_summary(call, tmp_path, monkeypatch):
+    long, short = tmp_path / "long.txt", tmp_path / "short.txt"
+    long.write_text(TEXT * 9)
+    short.write_text(TEXT)
+    convolve = long_conv.convolve
+
+    def allocate(u, *rest):
+        if u.shape[-1] > 100:
+            torch.empty(2**52)
+        return convolve(u, *rest)
+
+    monkeypatch.setattr(ssm, "convolve", allocate)
+    status, output, error = call(str(long), str(short))
+    assert status == 2
+    assert output.startswith(f"{short}\n")
+    (line,) = (line for line in error.splitlines() if line.startswith("error: "))
+    assert "long.txt" in line and "memory" in line
 
 
 def test_a_checkpoint_that_is_none_is_one_line_and_status_2(call, tmp_path):
