@@ -1,0 +1,149 @@
+"""Draw what the encoder's kernels look like: `python pipeline/plot_kernels.py CHECKPOINT`.
+
+Leaves pictures, |kernel| of every layer as images of a pixel a value, and kernels.json.
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run by path: import from the repository root, not from this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import argparse
+import io
+import json
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+
+from pipeline.command_line import Parser
+from pipeline.evaluation.command_line import count_from, exit_on_user_error
+from pipeline.evaluation.kernel_figures import FEWEST_LAGS, common_scale, figures, magnitudes
+from pipeline.evaluation.kernels import (
+    DIRECTIONS,
+    LONGEST,
+    SHARE,
+    LayerKernels,
+    examine,
+    in_numbers,
+    octaves,
+)
+from pipeline.files import check_folder, replace_bytes, replace_text
+from pipeline.model import load_model
+from pipeline.progress import progress
+
+DOTS_PER_INCH = 150
+
+
+def part_of_one(text: str) -> float:
+    """A share above 0 and below 1."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share such as 0.99")
+    return share
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an option that cannot be."""
+    parser = Parser(prog="plot_kernels.py", description=__doc__)
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="kept checkpoint or model folder"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("kernels"), help="folder to write to (kernels)"
+    )
+    parser.add_argument(
+        "--dimensions", type=count_from(0), nargs="+", default=[0], metavar="H",
+        help="channels whose kernels are drawn (0, the first)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lags", type=count_from(FEWEST_LAGS), default=2048,
+        help=f"lags that are drawn, at least {FEWEST_LAGS} (2048)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--share", type=part_of_one, default=SHARE,
+        help=f"part of |kernel|'s sum that lies within the effective length ({SHARE})",
+    )  # fmt: skip
+    return parser.parse_args(arguments)
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Write all pictures and the numbers.
+
+    Raises ValueError for what is no model, or a dimension that it has not.
+    """
+    check_folder(options.output)
+    inside = options.checkpoint / "model"
+    model = load_model(inside if inside.is_dir() else options.checkpoint)
+    channels = model.config.d_model
+    if beyond := [dimension for dimension in options.dimensions if dimension >= channels]:
+        raise ValueError(f"--dimensions {beyond[0]}: the model's are 0 to {channels - 1}")
+    blocks = list(model.encoder.blocks)
+    layers = [
+        examine(block.ssm, options.lags, options.share)
+        for block in progress(blocks, len(blocks), "Kernels", "layers")
+    ]
+    (options.output / "images").mkdir(parents=True, exist_ok=True)
+    for name, figure in figures(layers, options.dimensions):
+        replace_bytes(options.output / f"{name}.png", as_png(figure))
+    write_images(layers, options.output / "images")
+    found = {
+        "checkpoint": str(options.checkpoint),
+        "share_within_effective_length": options.share,
+        "longest_effective_length": LONGEST,
+        "bounds_of_decay_bins": octaves(options.lags),
+        "layers": [in_numbers(layer, options.dimensions) for layer in layers],
+    }
+    replace_text(options.output / "kernels.json", json.dumps(found) + "\n")
+    print(overview(layers))
+    print(f"{options.output}/kernels.json, pictures beside it, images/ of a pixel a value")
+
+
+def write_images(layers: Sequence[LayerKernels], folder: Path) -> None:
+    """|kernel| of every layer and direction, a row a channel and a column a lag."""
+    scale, colours = common_scale(layers), matplotlib.colormaps["magma"]
+    for number, layer in enumerate(layers):
+        for direction in DIRECTIONS[: len(layer.values)]:
+            content = io.BytesIO()
+            pixels = colours(scale(magnitudes(layer, direction).numpy()))
+            imsave(content, pixels, format="png")
+            name = f"layer{number:02d}_{direction}.png"
+            replace_bytes(folder / name, content.getvalue())
+
+
+def as_png(figure: Figure) -> bytes:
+    """The picture's file, the same bytes for the same numbers."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=DOTS_PER_INCH, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def overview(layers: Sequence[LayerKernels]) -> str:
+    """A line a layer: spectral radii and effective lengths, median and extremes."""
+    held = f"lags that hold {layers[0].share:.3g} of |kernel|"
+    lines = [f"layer  direction  spectral radius           {held}"]
+    for number, layer in enumerate(layers):
+        for d, direction in enumerate(DIRECTIONS[: len(layer.values)]):
+            radii = layer.radii[d].sort().values[[0, layer.radii.shape[1] // 2, -1]].tolist()
+            lags = layer.lengths[d].sort().values[[0, layer.lengths.shape[1] // 2, -1]].tolist()
+            lines.append(
+                f"{number:5}  {direction:9}  {radii[0]:.5f} {radii[1]:.5f} {radii[2]:.5f}   "
+                f"{lags[0]:,} {lags[1]:,} {lags[2]:,}"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Exits with status 2, after one line, on input that cannot be drawn."""
+    options = parse(arguments)
+    with exit_on_user_error():
+        plot(options)
+
+
+if __name__ == "__main__":
+    main()
