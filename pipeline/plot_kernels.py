@@ -20,7 +20,13 @@ from matplotlib.image import imsave
 
 from pipeline.command_line import Parser
 from pipeline.evaluation.command_line import count_from, exit_on_user_error
-from pipeline.evaluation.kernel_figures import FEWEST_LAGS, common_scale, figures, magnitudes
+from pipeline.evaluation.kernel_figures import (
+    FEWEST_LAGS,
+    common_scale,
+    figures,
+    in_percent,
+    magnitudes,
+)
 from pipeline.evaluation.kernels import (
     DIRECTIONS,
     LONGEST,
@@ -125,7 +131,7 @@ def as_png(figure: Figure) -> bytes:
 
 def overview(layers: Sequence[LayerKernels]) -> str:
     """A line a layer: spectral radii and effective lengths, median and extremes."""
-    held = f"lags that hold {layers[0].share:.3g} of |kernel|"
+    held = f"lags that hold {in_percent(layers[0].share)} of |kernel|"
     lines = [f"layer  direction  spectral radius           {held}"]
     for number, layer in enumerate(layers):
         for d, direction in enumerate(DIRECTIONS[: len(layer.values)]):

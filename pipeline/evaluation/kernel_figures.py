@@ -14,7 +14,7 @@ from matplotlib.colors import BoundaryNorm, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
@@ -117,12 +117,16 @@ def spread_figure(layers: Sequence[LayerKernels]) -> Figure:
         _boxes(left, [1 - layer.radii.numpy() for layer in layers])
         left.set(title="Spectral radius ρ(A) of a token's step", ylabel="1 − ρ(A)")
         _boxes(right, [layer.lengths.numpy() for layer in layers])
-        right.set(title=f"Lags that hold {layers[0].share:.3g} of |kernel|", ylabel="tokens")
+        right.set(
+            title=f"Lags that hold {in_percent(layers[0].share)} of |kernel|", ylabel="tokens"
+        )
         if any((layer.lengths == LONGEST).any() for layer in layers):
             right.axhline(LONGEST, color="#555555", linewidth=0.8, linestyle=":")
         for axes in (left, right):
             axes.set(yscale="log", xlabel="layer")
+        right.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         right.yaxis.set_major_formatter(lambda lag, _: f"{lag:,.0f}")
+        right.yaxis.set_minor_formatter(NullFormatter())
         handles: list[Artist] = [
             Patch(color=COLOURS[name], label=name) for name in DIRECTIONS[: len(layers[0].values)]
         ]
@@ -153,7 +157,9 @@ def magnitude_figure(layers: Sequence[LayerKernels], direction: str) -> Figure:
                                 extent=extent)  # fmt: skip
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.set_title(f"layer {number}", fontsize=9, fontweight="normal")
-        figure.colorbar(image, ax=grid, label="|kernel|", shrink=0.6, extend="min")
+        figure.colorbar(
+            image, ax=grid, label="|kernel|", shrink=1 if rows < 3 else 0.6, extend="min"
+        )
         figure.suptitle(f"|{direction} kernel| of every layer", fontweight="bold")
         figure.supxlabel("lag, tokens", fontsize=10)
         figure.supylabel("dimension", fontsize=10)
@@ -169,6 +175,11 @@ def common_scale(layers: Sequence[LayerKernels]) -> LogNorm:
     """Colours from the largest of all layers and directions down to a part of it."""
     top = max(SMALLEST, *(float(layer.values.abs().max()) for layer in layers))
     return LogNorm(top * 10.0**-DECADES, top, clip=True)
+
+
+def in_percent(share: float) -> str:
+    """0.99 as 99 %."""
+    return f"{100 * share:.4g} %"
 
 
 def _shown_lags(layers: Sequence[LayerKernels], dimension: int) -> int:
@@ -217,7 +228,7 @@ def _where(layer: LayerKernels, dimension: int) -> str:
         f"{length:,} {side}" if length < LONGEST else f"over {LONGEST:,} {side}"
         for length, side in zip(lengths, ("before", "after"), strict=False)
     )
-    return f"{layer.share:.3g} in {', '.join(places)}"
+    return f"{in_percent(layer.share)} in {', '.join(places)}"
 
 
 def _boxes(axes: Axes, values: Sequence[np.ndarray]) -> None:

@@ -90,6 +90,8 @@ class Summarizer:
         record: Record = {"file": name, "encoding": encoding, "gutenberg": None}
         if self.without_gutenberg:
             text, record["gutenberg"] = strip_gutenberg(text)
+            if not text:
+                raise ValueError(f"{name} is empty between Project Gutenberg's header and footer")
         source = encode_source(self.tokenizer, text, self.source_length)
         record |= {"tokens": len(source), "unknown_tokens": int((source == UNK_ID).sum())}
         way = self._way(name, len(source), peak.before)
@@ -115,18 +117,18 @@ class Summarizer:
 
     def _way(self, name: str, tokens: int, held: int) -> Way:
         """The fastest way that fits the memory; ValueError where none does."""
-        wide = self.precision == "bf16"
+        narrow = self.precision == "bf16"
         available = available_memory(self.device)
         limit, cache = self.max_memory, self.strategy.memory_budget
         if cache is None:
             cache = int(BUDGET_SHARE * available) if limit is None else limit
         document = Document(
-            self.model.config, tokens, self.strategy, 2 if wide else 4, self.device.type != "cpu"
+            self.model.config, tokens, self.strategy, 2 if narrow else 4, self.device.type != "cpu"
         )
         try:
             return document.way(held, held + available if limit is None else limit, cache)
         except ValueError as error:
-            remedy = "" if wide else ", or --precision bf16"
+            remedy = "" if narrow else ", or --precision bf16"
             raise ValueError(
                 f"{name}: {error}; give less of the text by --source_length{remedy}"
             ) from None
