@@ -23,6 +23,7 @@ class Tokenizer:
 
     file_name = FILE_NAME  # in a dataset or checkpoint folder
     pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
+    prefix_ids: tuple[int, ...] = ()  # nothing comes before a text
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)

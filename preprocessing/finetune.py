@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from pipeline.command_line import Parser
+from pipeline.huggingface_tokenizer import AnyTokenizer, open_tokenizer
 from pipeline.shards import Sample
-from pipeline.tokenizer import Tokenizer
 from preprocessing.command_line import HelpFormatter, add_common_options, check_lengths, run_command
 from preprocessing.containers import Folder, find_items, split_name
 from preprocessing.corpora import BAD_ENCODING, NO_SUMMARY, Entry, text_fault
 from preprocessing.dry_run import check
-from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 from preprocessing.samples import make_sample
 from preprocessing.sentences import SPLITTER, split_sentences
 from preprocessing.statistics import Statistics
@@ -33,7 +32,7 @@ def samples(
     entries: Iterable[Entry],
     statistics: Statistics,
     *,
-    tokenizer: Tokenizer | HuggingFaceTokenizer,
+    tokenizer: AnyTokenizer,
     lengths: tuple[int, int],
     withheld: bool,
 ) -> Iterator[tuple[str, Sample]]:
@@ -57,8 +56,8 @@ def samples(
                 target
                 if isinstance(target, str)
                 else make_sample(
-                    _started(source, tokenizer),
-                    _started(tokenizer.encode_batch(target), tokenizer),
+                    started(source, tokenizer),
+                    started(tokenizer.encode_batch(target), tokenizer),
                     {
                         "id": record["id"],
                         "references": ["\n".join(target)] if target else [],
@@ -99,11 +98,9 @@ def _sentences(summary: Summary) -> list[str] | str:
     return split_sentences(text)
 
 
-def _started(
-    sentences: list[list[int]], tokenizer: Tokenizer | HuggingFaceTokenizer
-) -> list[list[int]]:
+def started(sentences: list[list[int]], tokenizer: AnyTokenizer) -> list[list[int]]:
     """With what the tokenizer's model expects before a text."""
-    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.prefix_ids and sentences:
+    if tokenizer.prefix_ids and sentences:
         return [[*tokenizer.prefix_ids, *sentences[0]], *sentences[1:]]
     return sentences
 

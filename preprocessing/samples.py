@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.huggingface_tokenizer import AnyTokenizer
 from pipeline.shards import ID_DTYPES, Sample, id_dtype_for
-from pipeline.tokenizer import Tokenizer
 from preprocessing.corpora import EMPTY
-from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer
 from preprocessing.statistics import Statistics
 
 
@@ -19,7 +18,7 @@ def make_sample(
     target: Sequence[Sequence[int]],
     metadata: dict[str, Any],
     lengths: tuple[int, int],
-    tokenizer: Tokenizer | HuggingFaceTokenizer,
+    tokenizer: AnyTokenizer,
     statistics: Statistics,
 ) -> Sample | str:
     """Join sentences (each a row of ids), cut to lengths[side] ids with EOS (0: never), add EOS.

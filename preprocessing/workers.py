@@ -22,13 +22,12 @@ import numpy as np
 
 from pipeline import shards
 from pipeline.files import check_folder, create_json, replace_bytes, replace_json, when_visible
+from pipeline.huggingface_tokenizer import AnyTokenizer
 from pipeline.shards import Sample
-from pipeline.tokenizer import Tokenizer
 from preprocessing import duplicates
 from preprocessing.board import Board
 from preprocessing.claims import Claims
 from preprocessing.corpora import DUPLICATE, Entry, Item, Reader, describe_input
-from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer
 from preprocessing.ranks import Make, Ranks, follow, lead
 from preprocessing.statistics import Statistics, length_summary
 
@@ -50,7 +49,7 @@ class Job:
     output: Path
     kind: str
     split: str
-    tokenizer: Tokenizer | HuggingFaceTokenizer
+    tokenizer: AnyTokenizer
     settings: dict[str, Any]
     items: Sequence[Item]
     read: Reader

@@ -11,7 +11,7 @@ from made_up_text import write_lines
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import finetune
-from preprocessing.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
+from pipeline.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 RECORD = {"id": "a", "document": "The mill is old. Herons fish.", "summary": "Old. Mill."}
@@ -54,7 +54,7 @@ def test_ids_are_sentencepieces_on_t5(tmp_path):
     (tmp_path / "spiece.model").write_bytes(model.read_bytes())
     transformers.T5Tokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "t5")
     ours, theirs = Tokenizer(model), HuggingFaceTokenizer(tmp_path / "t5")
-    assert (theirs.vocab_size, theirs.eos_id, theirs.prefix_ids) == (ours.vocab_size, 1, [])
+    assert (theirs.vocab_size, theirs.eos_id, theirs.prefix_ids) == (ours.vocab_size, 1, ())
     with gzip.open(DATA / "c4" / "c4-train.00000-of-00002.json.gz") as file:
         texts = [json.loads(line)["text"] for line in file]
     assert theirs.encode_batch(texts) == ours.encode_batch(texts)
@@ -63,8 +63,10 @@ def test_ids_are_sentencepieces_on_t5(tmp_path):
 def test_shards_end_and_begin_as_the_model_expects(command, bart, tmp_path):
     dataset = shards(command, bart, tmp_path)
     tokenizer = HuggingFaceTokenizer(bart)
-    assert (tokenizer.eos_id, tokenizer.prefix_ids) == (2, [0])
-    expected = tokenizer._tokenizer(RECORD["document"])["input_ids"]
+    assert (tokenizer.eos_id, tokenizer.prefix_ids) == (2, (0,))
+    tokenizers = pytest.importorskip("tokenizers")
+    reference = tokenizers.Tokenizer.from_file(str(bart / "tokenizer.json"))
+    expected = reference.encode(RECORD["document"]).ids
     assert dataset[0].source.tolist() == expected
     assert dataset[0].source[[0, -1]].tolist() == dataset[0].target[[0, -1]].tolist() == [0, 2]
     assert dataset[0].metadata["target_sentence_ends"][-1] == len(dataset[0].target) - 1
@@ -101,15 +103,14 @@ def test_which_tokenizer_a_path_is(bart, tokenizer_path, tmp_path):
 
 
 def test_one_without_an_end_is_refused(bart, tmp_path):
-    config = json.loads((bart / "tokenizer_config.json").read_text())
-    del config["eos_token"]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "tokenizer.json").write_bytes((bart / "tokenizer.json").read_bytes())
-    with pytest.raises(ValueError, match="does not end its texts"):
+    tokenizer = json.loads((bart / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ValueError, match="does not end texts"):
         HuggingFaceTokenizer(tmp_path)
 
 
-def test_without_transformers_the_install_is_named(bart, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
+def test_without_the_package_the_install_is_named(bart, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match=r"pip install -r requirements-extras\.txt"):
         HuggingFaceTokenizer(bart)
