@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.model import Locost, check_model, load_model
+from pipeline.huggingface_tokenizer import AnyTokenizer, HuggingFaceTokenizer, open_tokenizer
+from pipeline.model import LocostConfig
 from pipeline.model.decoder import DecoderState
 from pipeline.model.generation import DecodingStrategy
-from pipeline.tokenizer import EOS_ID, FILE_NAME, PAD_ID, Tokenizer
+from pipeline.models import Model, check_model, load_model, weights_file
+from pipeline.tokenizer import Tokenizer
 
 PRECISIONS = ("bf16", "fp32")
+OTHER_TOKENIZERS = (HuggingFaceTokenizer.file_name,)
 
 
 def model_folder(checkpoint: Path) -> Path:
@@ -22,8 +25,9 @@ def model_folder(checkpoint: Path) -> Path:
     """
     for folder in (checkpoint / "model", checkpoint):
         if (folder / "config.json").is_file():
+            needed = ((weights_file(folder).name,), (Tokenizer.file_name, *OTHER_TOKENIZERS))
             missing = [
-                name for name in ("model.safetensors", FILE_NAME) if not (folder / name).is_file()
+                names[0] for names in needed if not any((folder / name).is_file() for name in names)
             ]
             if missing:
                 raise ValueError(
@@ -37,14 +41,16 @@ def model_folder(checkpoint: Path) -> Path:
     )
 
 
-def open_checkpoint(checkpoint: Path) -> tuple[Path, Tokenizer]:
+def open_checkpoint(checkpoint: Path) -> tuple[Path, AnyTokenizer]:
     """The model's folder and tokenizer, the weights not read, only their names and shapes.
 
     Raises ValueError when the folder holds no model, or one that its tokenizer does not fit.
     """
     folder = model_folder(checkpoint)
-    config, tokenizer = check_model(folder), Tokenizer(folder)
-    if tokenizer.vocab_size != config.vocab_size:
+    config, tokenizer = check_model(folder), open_tokenizer(folder)
+    # Some baselines have more entries than ids, for a rounder number.
+    fits = tokenizer.vocab_size <= config.vocab_size
+    if not fits or (isinstance(config, LocostConfig) and tokenizer.vocab_size < config.vocab_size):
         raise ValueError(
             f"{tokenizer.path} has {tokenizer.vocab_size} ids, the model beside it "
             f"{config.vocab_size}; put back the tokenizer it was trained with"
@@ -52,16 +58,17 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Tokenizer]:
     return folder, tokenizer
 
 
-def load(checkpoint: Path, device: torch.device) -> tuple[Locost, Tokenizer]:
+def load(checkpoint: Path, device: torch.device) -> tuple[Model, AnyTokenizer]:
     """The model, in evaluation mode on the device, and the tokenizer that lies beside it."""
     folder, tokenizer = open_checkpoint(checkpoint)
     return load_model(folder).to(device).eval(), tokenizer
 
 
-def encode_source(tokenizer: Tokenizer, text: str, length: int = 0) -> np.ndarray:
+def encode_source(tokenizer: AnyTokenizer, text: str, length: int = 0) -> np.ndarray:
     """Ids (L,) of a document, ending with EOS, at most `length` of them; 0: the whole text."""
-    ids = tokenizer.encode(text)
-    return np.array([*(ids[: length - 1] if length else ids), EOS_ID], dtype=np.int64)
+    ids = [*tokenizer.prefix_ids, *tokenizer.encode(text)]
+    kept = ids[: length - 1] if length else ids
+    return np.array([*kept, tokenizer.eos_id], dtype=np.int64)
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -75,8 +82,8 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def generate_batch(
-    model: Locost,
-    tokenizer: Tokenizer,
+    model: Model,
+    tokenizer: AnyTokenizer,
     sources: Sequence[np.ndarray],
     strategy: DecodingStrategy,
     precision: str,
@@ -87,7 +94,7 @@ def generate_batch(
 
     `started` is told the state that decoding begins from, once the sources are encoded.
     """
-    input_ids = torch.full((len(sources), max(map(len, sources))), PAD_ID)
+    input_ids = torch.full((len(sources), max(map(len, sources))), tokenizer.pad_id)
     mask = torch.zeros(input_ids.shape, dtype=torch.bool)
     for row, source in enumerate(sources):
         input_ids[row, : len(source)] = torch.from_numpy(np.asarray(source, dtype=np.int64))
@@ -96,15 +103,15 @@ def generate_batch(
         outputs = model.generate(
             input_ids.to(device),
             attention_mask=None if mask.all() else mask.to(device),
-            started=started,
             **asdict(strategy),
+            **({"started": started} if started else {}),  # which LOCOST alone can tell
         )
-    return [tokenizer.decode(_until_end(row)) for row in outputs.tolist()]
+    return [tokenizer.decode(_until_end(row, tokenizer.eos_id)) for row in outputs.tolist()]
 
 
 def generate_summaries(
-    model: Locost,
-    tokenizer: Tokenizer,
+    model: Model,
+    tokenizer: AnyTokenizer,
     sources: Sequence[np.ndarray],
     strategy: DecodingStrategy,
     batch_size: int,
@@ -125,6 +132,7 @@ def generate_summaries(
     return summaries
 
 
-def _until_end(ids: list[int]) -> list[int]:
-    """Without the start token, up to the first EOS."""
-    return ids[1 : ids.index(EOS_ID)] if EOS_ID in ids else ids[1:]
+def _until_end(ids: list[int], eos_id: int) -> list[int]:
+    """Without the start token (some start from EOS), up to the first EOS."""
+    new = ids[1:]
+    return new[: new.index(eos_id)] if eos_id in new else new

@@ -22,10 +22,11 @@ from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
 from pipeline.evaluation.results import RESULTS
 from pipeline.evaluation.tables import flatten
 from pipeline.files import check_folder, replace_json
+from pipeline.huggingface_tokenizer import AnyTokenizer, open_tokenizer
 from pipeline.model.generation import DecodingStrategy
+from pipeline.models import weights_file
 from pipeline.progress import Progress
 from pipeline.shards import Dataset, file_sha256
-from pipeline.tokenizer import Tokenizer
 from preprocessing.sentences import split_sentences
 
 SYSTEMS = ("model", "lead", "permuted")
@@ -76,7 +77,7 @@ class Examples:
         if len(dataset) == 0:
             raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
         self.dataset, self.source_length = dataset, source_length
-        self.tokenizer = Tokenizer(dataset.tokenizer_path)
+        self.tokenizer = open_tokenizer(dataset.tokenizer_path)
         documents: dict[tuple[str, int], list[int]] = {}
         for index in range(len(dataset)):
             metadata = dataset[index].metadata
@@ -317,7 +318,7 @@ def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> d
     """What decides the numbers; an output folder holds the results of one such choice."""
     length = options.source_length
     return {
-        "weights_sha256": file_sha256(folder / "model.safetensors"),
+        "weights_sha256": file_sha256(weights_file(folder)),
         "tokenizer_sha256": dataset.manifest["tokenizer"]["sha256"],
         "dataset": {
             "name": dataset.manifest["name"],
@@ -338,7 +339,7 @@ def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> d
     }
 
 
-def _same_tokenizer(tokenizer: Tokenizer, dataset: Dataset) -> None:
+def _same_tokenizer(tokenizer: AnyTokenizer, dataset: Dataset) -> None:
     ours, theirs = tokenizer.sha256, dataset.manifest["tokenizer"]["sha256"]
     if ours != theirs:
         raise ValueError(

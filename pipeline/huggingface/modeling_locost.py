@@ -8,14 +8,12 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .configuration_locost import LocostPretrainedConfig
 from .decoder import DecoderState
-from .layers import at_least_fp32
-from .locost import IGNORED, Locost, check_inputs, shift_right
+from .locost import Locost, check_inputs, shift_right, target_loss
 from .ssm import KERNEL_PARAMETERS
 
 
@@ -73,13 +71,7 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
             logits = self.locost.project(self.locost.decoder(embedded, states, attention_mask))
         else:
             logits = state.advance(self.locost, decoder_input_ids)
-        loss = None
-        if labels is not None:
-            loss = functional.cross_entropy(
-                logits.flatten(0, 1).to(at_least_fp32(logits.dtype)),
-                labels.flatten(),
-                ignore_index=IGNORED,
-            )
+        loss = None if labels is None else target_loss(logits, labels)
         output = Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=states)
         return output.to_tuple() if return_dict is False else output
 

@@ -66,13 +66,7 @@ class Locost(nn.Module):
             return LocostOutput(None, None, states)
         targets = self.embedding(shift_right(self.config, labels))
         logits = self.project(self.decoder(targets, states, attention_mask))
-        loss = functional.cross_entropy(
-            logits.flatten(0, 1).to(at_least_fp32(logits.dtype)),
-            labels.flatten(),
-            ignore_index=IGNORED,
-            reduction=loss_reduction,
-        )
-        return LocostOutput(loss, logits, states)
+        return LocostOutput(target_loss(logits, labels, loss_reduction), logits, states)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Source ids (B, L) and their mask -> encoder states (B, L, H)."""
@@ -147,6 +141,19 @@ class Locost(nn.Module):
             return generate(self, input_ids, attention_mask, strategy, started)
         finally:
             self.train(was_training)
+
+
+def target_loss(
+    logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"] = "mean"
+) -> Tensor:
+    """Cross-entropy of labels (B, T) under logits (B, T, V), a scalar of at least float32; labels
+    of -100 have none."""
+    return functional.cross_entropy(
+        logits.flatten(0, 1).to(at_least_fp32(logits.dtype)),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction=reduction,
+    )
 
 
 def shift_right(config: LocostConfig, labels: Tensor) -> Tensor:

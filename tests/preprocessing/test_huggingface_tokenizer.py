@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_up_text import write_lines
 
+from pipeline.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import finetune
-from pipeline.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 RECORD = {"id": "a", "document": "The mill is old. Herons fish.", "summary": "Old. Mill."}

@@ -1,0 +1,92 @@
+"""Which systems there are, at which base sizes; needs no transformers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class System:
+    """A system as transformers knows it."""
+
+    model_type: str
+    """What its configurations are called there."""
+    base: dict[str, Any]
+    """The published base size, as settings of its configuration."""
+    dropout: str = "dropout"
+    """The setting of the residual dropout."""
+    positions: tuple[str | None, str | None] = (None, None)
+    """The settings that limit source and target, in tokens; None: nothing does."""
+
+
+def _encoder_decoder(layers: int, **others: Any) -> dict[str, Any]:
+    """BART's family at d_model 768; all dropout but the residual one is off."""
+    return {
+        "d_model": 768,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "encoder_ffn_dim": 3072,
+        "decoder_ffn_dim": 3072,
+        "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        **others,
+    }
+
+
+_T5 = {"d_model": 768, "d_kv": 64, "num_layers": 12, "num_decoder_layers": 12, "num_heads": 12}
+_LONGT5 = {**_T5, "d_ff": 2048, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_BOTH = ("max_position_embeddings", "max_position_embeddings")
+_LED = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
+
+SYSTEMS = {
+    "longt5-tglobal": System(
+        "longt5", {**_LONGT5, "encoder_attention_type": "transient-global"}, "dropout_rate"
+    ),
+    "longt5-local": System("longt5", {**_LONGT5, "encoder_attention_type": "local"}, "dropout_rate"),
+    "led": System("led", _encoder_decoder(6, attention_window=1024), positions=_LED),
+    "bigbird": System("bigbird_pegasus", _encoder_decoder(12), positions=_BOTH),
+    "t5": System("t5", {**_T5, "d_ff": 3072}, "dropout_rate"),
+    "bart": System("bart", _encoder_decoder(6), positions=_BOTH),
+    "pegasus": System(
+        "pegasus",
+        _encoder_decoder(12, activation_function="relu", scale_embedding=True),
+        positions=_BOTH,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineConfig:
+    """What a run says of a baseline; sizes beyond it are the base size's, or a folder's own."""
+
+    name: str
+    """One of SYSTEMS."""
+    vocab_size: int
+    """Entries of the embedding: at least the tokenizer's ids."""
+    dropout: float = 0.0
+    """Of the residual stream, in training."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of transformers' configuration, where they differ from the base size's."""
+    pad_id: int = 0
+    eos_id: int = 1
+    start_id: int = 0
+    """Token that the decoder starts from."""
+
+    @property
+    def system(self) -> System:
+        """The system of that name."""
+        return SYSTEMS[self.name]
+
+
+def name_of(settings: Any) -> str | None:
+    """The system whose configuration (a config.json) this is; None: none of them."""
+    if not isinstance(settings, dict):
+        return None
+    for name, system in SYSTEMS.items():
+        kind = system.base.get("encoder_attention_type")
+        if settings.get("model_type") == system.model_type and (
+            kind is None or settings.get("encoder_attention_type", "local") == kind
+        ):
+            return name
+    return None
