@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, set_parsing_settings
 
+from pipeline.baselines.systems import BaselineConfig, Name
 from pipeline.model import LocostConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,32 +165,78 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class RunConfig:
-    """A whole run: `model` holds LocostConfig's fields but for the vocabulary, the dataset's."""
+    """A whole run: `model` holds LocostConfig's fields but for the vocabulary, the dataset's.
+
+    With a `baseline`, of them only the dropout, and `baseline_settings` what else it is told.
+    """
 
     output: str
     deepspeed_config: str
     init_from: str | None
+    baseline: Name | None = None
+    baseline_settings: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any]
     data: DataConfig
     train: TrainConfig
 
     def __post_init__(self) -> None:
+        if self.baseline:
+            self._check_baseline()
+            self.model = {"dropout": self.model["dropout"]}
+        elif self.baseline_settings:
+            raise ValueError(
+                f"model.baseline_settings is {self.baseline_settings} without a baseline; give "
+                "--model.baseline NAME, or leave it out"
+            )
         if self.train.early_stopping and not self.data.validation:
             raise ValueError(
                 f"train.early_stopping is {self.train.early_stopping} but there is nothing to "
                 "validate on; give --data.validation DIR, or --train.early_stopping 0"
             )
 
-    def architecture(self, vocab_size: int) -> LocostConfig:
+    def _check_baseline(self) -> None:
+        """Raise ValueError for what only LOCOST has."""
+        for name, value in self.model.items():
+            if name != "dropout" and value != getattr(LocostConfig, name):
+                raise ValueError(
+                    f"model.{name} is {value}, a setting of LOCOST, with --model.baseline "
+                    f"{self.baseline}, which has its own (--model.baseline_settings "
+                    "'{d_model: 512}'); leave one of the two out"
+                )
+        for name, plain in (("compile", False), ("attention", "auto")):
+            if getattr(self.train, name) != plain:
+                raise ValueError(
+                    f"train.{name} is {getattr(self.train, name)}, which is for LOCOST's blocks; "
+                    f"with --model.baseline {self.baseline} leave it out"
+                )
+        if self.init_from and self.baseline_settings:
+            raise ValueError(
+                f"model.baseline_settings is {self.baseline_settings}, but --model.init_from "
+                f"{self.init_from} has settings of its own; leave one of the two out"
+            )
+
+    def architecture(self, vocab_size: int) -> LocostConfig | BaselineConfig:
         """The model's configuration with the vocabulary of the dataset's tokenizer."""
+        if self.baseline:
+            return BaselineConfig(
+                name=self.baseline,
+                vocab_size=vocab_size,
+                settings=self.baseline_settings,
+                **self.model,
+            )
         return LocostConfig(vocab_size=vocab_size, **self.model)
 
     def as_dict(self) -> dict[str, Any]:
         """The same nesting that recipes have, JSON types only."""
+        baseline = {"baseline": self.baseline, "baseline_settings": self.baseline_settings}
         return {
             "output": self.output,
             "deepspeed_config": self.deepspeed_config,
-            "model": {"init_from": self.init_from, **self.model},
+            "model": {
+                "init_from": self.init_from,
+                **(baseline if self.baseline else {}),
+                **self.model,
+            },
             "data": asdict(self.data),
             "train": {**asdict(self.train), "betas": list(self.train.betas)},
         }
@@ -235,6 +282,20 @@ def build_parser() -> ArgumentParser:
         default=None,
         help="model folder, or checkpoint, whose weights the run starts from; none: random",
     )
+    parser.add_argument(
+        "--model.baseline",
+        type=Name | None,
+        default=None,
+        help="train this system of transformers instead of LOCOST, at its base size unless "
+        "init_from or baseline_settings say otherwise; of --model.* only dropout goes with it",
+    )
+    parser.add_argument(
+        "--model.baseline_settings",
+        type=dict[str, Any],
+        default={},
+        help="fields of the baseline's transformers configuration that differ from its base "
+        "size's: '{d_model: 512, encoder_layers: 6}'",
+    )
     parser.add_class_arguments(DataConfig, "data", instantiate=False)
     parser.add_class_arguments(TrainConfig, "train", instantiate=False)
     return parser
@@ -261,11 +322,11 @@ def parse(arguments: list[str]) -> tuple[RunConfig, bool]:
                 "(`train.py --print_config` shows one)"
             )
     model = values["model"]
-    init_from = model.pop("init_from")
+    beside = {name: model.pop(name) for name in ("init_from", "baseline", "baseline_settings")}
     config = RunConfig(
         output=values["output"],
         deepspeed_config=values["deepspeed_config"],
-        init_from=init_from,
+        **beside,
         model=model,
         data=DataConfig(**values["data"]),
         train=TrainConfig(**values["train"]),

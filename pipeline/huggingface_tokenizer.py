@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         added = self._tokenizer.get_added_tokens_decoder().items()
         special = {number for number, token in added if token.special}
-        *prefix, last = self._tokenizer.encode("").ids or [None]
+        *prefix, last = self._tokenizer.encode("").ids or [-1]
         if last not in special:
             raise ValueError(
                 f"{self.path} does not end texts by an end-of-sequence token; "

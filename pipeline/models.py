@@ -11,7 +11,7 @@ from pipeline.baselines.model import (
     load_baseline,
     save_baseline,
 )
-from pipeline.baselines.systems import BaselineConfig, name_of
+from pipeline.baselines.systems import BaselineConfig, Name, name_of
 from pipeline.model import Locost, LocostConfig, folder
 
 Model: TypeAlias = Locost | Baseline
@@ -48,7 +48,7 @@ def weights_file(path: Path) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-def baseline_of(path: str | Path) -> str | None:
+def baseline_of(path: str | Path) -> Name | None:
     """The baseline that a folder holds; None: LOCOST, or nothing."""
     try:
         return name_of(json.loads((Path(path) / folder.CONFIG).read_text()))

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any, Literal
 
@@ -53,10 +54,9 @@ class Baseline(nn.Module):
     @property
     def limits(self) -> tuple[int | None, int | None]:
         """The longest source and target in tokens; None: any length."""
-        source, target = (
-            name and getattr(self.network.config, name) for name in self.config.system.positions
-        )
-        return source, target
+        settings = self.network.config
+        source, target = (name and getattr(settings, name) for name in self.config.system.positions)
+        return source or None, target or None
 
     def forward(
         self,
@@ -119,9 +119,9 @@ class Baseline(nn.Module):
     def recompute_activations(self, recompute: bool = True) -> None:
         """As Locost's: whether layers keep only their inputs for the backward pass."""
         if recompute:
-            self.network.gradient_checkpointing_enable({"use_reentrant": False})
+            self.network.activation_checkpointing_enable({"use_reentrant": False})
         else:
-            self.network.gradient_checkpointing_disable()
+            self.network.activation_checkpointing_disable()
 
     def check_length(self, length: int, target: bool = False) -> None:
         """Raise ValueError where a source (or target) of that length has no positions."""
@@ -150,9 +150,7 @@ class Baseline(nn.Module):
         return source
 
 
-def save_baseline(
-    model: Baseline, folder: str | Path, tokenizer: str | Path | None = None
-) -> None:
+def save_baseline(model: Baseline, folder: str | Path, tokenizer: str | Path | None = None) -> None:
     """Write model and tokenizer into a folder that transformers reads, config.json last."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,8 +186,9 @@ def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below
         )
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{folder}: its weights cannot be read: {error}") from None
+    except (OSError, RuntimeError, SafetensorError, UnpicklingError) as error:
+        first, *_ = str(error).splitlines()
+        raise ValueError(f"{folder}: its weights cannot be read: {first}") from None
     faults = [f"missing {name}" for name in sorted(report["missing_keys"])]
     faults += [
         f"{name} is {tuple(found)}, expected {tuple(expected)}"

@@ -1,7 +1,9 @@
 """Which systems there are, at which base sizes; needs no transformers."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Name = Literal["longt5-tglobal", "longt5-local", "led", "bigbird", "t5", "bart", "pegasus"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,13 @@ _LONGT5 = {**_T5, "d_ff": 2048, "feed_forward_proj": "gated-gelu", "tie_word_emb
 _BOTH = ("max_position_embeddings", "max_position_embeddings")
 _LED = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
 
-SYSTEMS = {
+SYSTEMS: dict[Name, System] = {
     "longt5-tglobal": System(
         "longt5", {**_LONGT5, "encoder_attention_type": "transient-global"}, "dropout_rate"
     ),
-    "longt5-local": System("longt5", {**_LONGT5, "encoder_attention_type": "local"}, "dropout_rate"),
+    "longt5-local": System(
+        "longt5", {**_LONGT5, "encoder_attention_type": "local"}, "dropout_rate"
+    ),
     "led": System("led", _encoder_decoder(6, attention_window=1024), positions=_LED),
     "bigbird": System("bigbird_pegasus", _encoder_decoder(12), positions=_BOTH),
     "t5": System("t5", {**_T5, "d_ff": 3072}, "dropout_rate"),
@@ -60,8 +64,8 @@ SYSTEMS = {
 class BaselineConfig:
     """What a run says of a baseline; sizes beyond it are the base size's, or a folder's own."""
 
-    name: str
-    """One of SYSTEMS."""
+    name: Name
+    """Key of SYSTEMS."""
     vocab_size: int
     """Entries of the embedding: at least the tokenizer's ids."""
     dropout: float = 0.0
@@ -79,7 +83,7 @@ class BaselineConfig:
         return SYSTEMS[self.name]
 
 
-def name_of(settings: Any) -> str | None:
+def name_of(settings: Any) -> Name | None:
     """The system whose configuration (a config.json) this is; None: none of them."""
     if not isinstance(settings, dict):
         return None

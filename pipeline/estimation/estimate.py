@@ -11,6 +11,7 @@ from pipeline.estimation.activations import Computation, Padded
 from pipeline.estimation.gpus import Gpu
 from pipeline.estimation.lengths import Lengths, drawn_steps, padded_step
 from pipeline.estimation.memory import Parameters, Parts, Sharding, moments, peak_bytes
+from pipeline.model import LocostConfig
 
 HOUR = 3600
 
@@ -49,9 +50,17 @@ def estimate(
     config: RunConfig, settings: dict[str, Any], processes: int, steps: int, lengths: Lengths,
     vocab_size: int, on_gpu: bool = True,
 ) -> Estimate:  # fmt: skip
-    """A run of the configuration with the filled-in DeepSpeed settings."""
+    """A run of the configuration with the filled-in DeepSpeed settings.
+
+    Raises ValueError for a baseline.
+    """
     train, data = config.train, config.data
     architecture = config.architecture(vocab_size)
+    if not isinstance(architecture, LocostConfig):
+        raise ValueError(
+            f"model.baseline is {architecture.name}, and only LOCOST is estimated; leave it out, "
+            "or measure it by `python pipeline/benchmark.py systems`"
+        )
     parameters, sharding = Parameters.of(architecture), Sharding.of(settings, processes)
     computation = Computation(
         architecture, 2 if train.precision == "bf16" else 4, on_gpu, train.recompute_activations

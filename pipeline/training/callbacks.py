@@ -17,11 +17,11 @@ from pipeline.distributed import World
 from pipeline.evaluation.decode import generate_summaries
 from pipeline.evaluation.rouge import mean_rouge, score
 from pipeline.files import replace_text
-from pipeline.model import Locost
+from pipeline.huggingface_tokenizer import open_tokenizer
 from pipeline.model.generation import DecodingStrategy
+from pipeline.models import Model
 from pipeline.progress import Progress
 from pipeline.shards import Dataset
-from pipeline.tokenizer import Tokenizer
 from pipeline.training.heartbeat import Heartbeat
 
 VALIDATION_BATCH = 16  # samples a forward pass
@@ -131,12 +131,12 @@ class Validation:
                 "split that has them"
             )
         self.dataset, self.config, self.world = dataset, config, world
-        self.tokenizer = Tokenizer(dataset.tokenizer_path)
+        self.tokenizer = open_tokenizer(dataset.tokenizer_path)
         self.indices = range(min(count, len(dataset)))
 
     @torch.no_grad()
     @torch.compiler.set_stance("force_eager")  # its lengths are too many to compile for
-    def run(self, model: Locost) -> tuple[dict[str, float], list[str]]:
+    def run(self, model: Model) -> tuple[dict[str, float], list[str]]:
         """Scores over all processes (losses per target token, ROUGE as fractions), and samples."""
         mine = self.indices[self.world.rank :: self.world.size]
         was_training = model.training
@@ -150,7 +150,7 @@ class Validation:
         model.train(was_training)
         return values, summaries
 
-    def _losses(self, model: Locost, indices: Any) -> list[float]:
+    def _losses(self, model: Model, indices: Any) -> list[float]:
         data, device = self.config.data, self.world.device
         total, tokens = 0.0, 0
         bf16 = self.config.train.precision == "bf16"
@@ -168,7 +168,7 @@ class Validation:
             tokens += int((batch.labels >= 0).sum())
         return self.world.sum(total, tokens)
 
-    def _rouge(self, model: Locost, indices: Any) -> tuple[dict[str, float], list[str]]:
+    def _rouge(self, model: Model, indices: Any) -> tuple[dict[str, float], list[str]]:
         samples = [self.dataset[i] for i in indices]
         samples = [sample for sample in samples if sample.metadata["references"]]
         predictions = generate_summaries(

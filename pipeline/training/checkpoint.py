@@ -31,11 +31,10 @@ from typing import Any, TypeVar
 import deepspeed
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from pipeline.distributed import World
 from pipeline.files import hold_lock, replace_json, replace_link, replace_text
-from pipeline.model import Locost, save_model
+from pipeline.models import Model, load_model, save_model
 from pipeline.training.health import RunFailed
 from pipeline.training.optimizer_state import load_moments, save_moments, updates_applied
 
@@ -104,11 +103,11 @@ class Checkpoints:
         self._together(temporary, lambda: self._finish(temporary, final, marker))
         return time.perf_counter() - began
 
-    def load_weights(self, model: Locost) -> None:
+    def load_weights(self, model: Model) -> None:
         """Put the newest checkpoint's weights into the model, before DeepSpeed takes it apart."""
         if self.marker:
-            weights = load_file(self.folder / tag_of(self.steps_done) / MODEL / "model.safetensors")
-            model.load_state_dict(weights)
+            saved = load_model(self.folder / tag_of(self.steps_done) / MODEL)
+            model.load_state_dict(saved.state_dict())
 
     def resume(self, engine: deepspeed.DeepSpeedEngine) -> tuple[int, dict[str, Any]]:
         """Load the newest complete checkpoint's moments into an engine that has its weights.
@@ -239,7 +238,7 @@ class Checkpoints:
             shutil.rmtree(dropped, ignore_errors=True)
 
     def _save_model(self, engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
-        model: Locost = engine.module
+        model: Model = engine.module
         partitioned = engine.zero_optimization_stage() == 3
         with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=partitioned):
             if self.world.is_main:

@@ -15,6 +15,7 @@ from pipeline.config import TrainConfig
 from pipeline.data.batches import StepBatch
 from pipeline.distributed import World
 from pipeline.model import LocostConfig
+from pipeline.models import ModelConfig
 
 JOULES_PER_KWH = 3.6e6
 GIB = 2**30
@@ -148,9 +149,10 @@ class Costs:
     """What every step of a run costs, for the metrics; every process asks after every step."""
 
     def __init__(
-        self, settings: TrainConfig, architecture: LocostConfig, world: World, joules: float
+        self, settings: TrainConfig, architecture: ModelConfig, world: World, joules: float
     ) -> None:
-        self._settings, self._architecture, self._world = settings, architecture, world
+        self._settings, self._world = settings, world
+        self._architecture = architecture if isinstance(architecture, LocostConfig) else None
         self.clock = StepClock(world.device)
         self.joules = joules
         """Of all devices since the run's beginning, if they can be read."""
@@ -171,8 +173,6 @@ class Costs:
         """The figures of the step that the clock has timed, whole batch unless said otherwise."""
         parts = self.clock.seconds()
         seconds = sum(parts.values())
-        flops = batch_flops(self._architecture, batch.lengths, batch.longest)
-        rate = flops / seconds / self._world.size
         if self._measured:
             self.joules += self._world.sum(self._energy.joules())[0]
         return {
@@ -181,10 +181,20 @@ class Costs:
             "samples_per_second": len(batch.lengths) / seconds,
             "source_tokens_per_second": batch.source_tokens / seconds,
             "target_tokens_per_second": batch.target_tokens / seconds,
-            "tflops_per_process": rate / 1e12,
-            **({"mfu": rate / self._peak} if self._peak else {}),
+            **self._rates(batch, seconds),
             "peak_memory_gib": peak_memory(self._world.device),
             **(carbon(self.joules, self._settings.carbon_intensity) if self._measured else {}),
+        }
+
+    def _rates(self, batch: StepBatch, seconds: float) -> dict[str, float]:
+        """Operations a second; only LOCOST's are counted."""
+        if self._architecture is None:
+            return {}
+        flops = batch_flops(self._architecture, batch.lengths, batch.longest)
+        rate = flops / seconds / self._world.size
+        return {
+            "tflops_per_process": rate / 1e12,
+            **({"mfu": rate / self._peak} if self._peak else {}),
         }
 
 

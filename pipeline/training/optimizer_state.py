@@ -101,6 +101,8 @@ def load_moments(
 def _shares(engine: deepspeed.DeepSpeedEngine, rank: int) -> Iterator[Share]:
     """What this process holds, in the parameters' order."""
     for name, parameter in engine.module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         if is_partitioned(parameter):
             size = parameter.ds_tensor.numel()
             start = rank * size

@@ -51,14 +51,12 @@ def starting_model(
     return locost
 
 
-def starting_locost(
-    checkpoint: str, architecture: LocostConfig, tokenizer_sha256: str
-) -> Locost:
+def starting_locost(checkpoint: str, architecture: LocostConfig, tokenizer_sha256: str) -> Locost:
     """The model in a folder (or its model/), refused when its sizes or tokenizer are others."""
     path = model_folder(Path(checkpoint))
-    if name := baseline_of(path):
+    if baseline := baseline_of(path):
         raise ValueError(
-            f"model.init_from {checkpoint} holds {name}; pass --model.baseline {name} with it"
+            f"model.init_from {checkpoint} holds {baseline}; give --model.baseline {baseline} too"
         )
     model = folder.load_model(path)
     for name, wanted in vars(architecture).items():

@@ -12,7 +12,7 @@ from deepspeed.utils import logger
 
 from pipeline.data.batches import Batches, MicroBatch
 from pipeline.distributed import World
-from pipeline.model import Locost
+from pipeline.models import Model
 from pipeline.shards import Dataset
 from pipeline.training.health import RunFailed
 
@@ -26,7 +26,7 @@ def check_readable(datasets: Iterable[Dataset]) -> None:
             dataset[index]
 
 
-def check_room(run: Path, model: Locost, checkpoints: int) -> None:
+def check_room(run: Path, model: Model, checkpoints: int) -> None:
     """Raise ValueError unless the run folder's disk has room for so many checkpoints.
 
     Each holds weights and two moments, fp32: 12 bytes a parameter.
@@ -41,7 +41,7 @@ def check_room(run: Path, model: Locost, checkpoints: int) -> None:
         )
 
 
-def check_same_weights(model: Locost, world: World) -> None:
+def check_same_weights(model: Model, world: World) -> None:
     """Raise RunFailed unless every process holds the same bits in every parameter."""
     sums = torch.stack(
         [

@@ -20,12 +20,10 @@ from pipeline.data.order import GlobalOrder
 from pipeline.data.prefetch import Prefetched
 from pipeline.data.read_ahead import ReadAhead
 from pipeline.distributed import World
-from pipeline.evaluation.decode import model_folder
 from pipeline.files import replace_json, replace_text
-from pipeline.model import Locost, LocostConfig, load_model, ssm_parameter_names
-from pipeline.model.decoder import use_attention
-from pipeline.shards import Dataset, file_sha256
-from pipeline.tokenizer import Tokenizer
+from pipeline.model import Locost, ssm_parameter_names
+from pipeline.models import Model
+from pipeline.shards import Dataset
 from pipeline.training.callbacks import Metrics, Validation
 from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.health import UNWANTED, Health, RunFailed, Verdict, sample_names
@@ -34,6 +32,7 @@ from pipeline.training.meters import Costs, reset_peak_memory
 from pipeline.training.portraits import Portraits
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
+from pipeline.training.starting import starting_model, weights_sha256
 from pipeline.training.startup import (
     check_readable,
     check_room,
@@ -59,7 +58,7 @@ class Prepared:
     train: Mixture
     validation: Dataset | None
     order: GlobalOrder
-    model: Locost
+    model: Model
     checkpoints: Checkpoints
 
 
@@ -107,7 +106,7 @@ def prepare(config: RunConfig, world: World) -> Prepared:
 
 def assemble(
     config: RunConfig, world: World
-) -> tuple[dict[str, Any], Mixture, Dataset | None, GlobalOrder, Locost]:
+) -> tuple[dict[str, Any], Mixture, Dataset | None, GlobalOrder, Model]:
     """Each process's own part of `prepare`: DeepSpeed's settings, the data, their order, a model.
 
     ValueError or OSError where a setting or a file is wrong.
@@ -132,53 +131,12 @@ def assemble(
             "prepare both with one tokenizer"
         )
     order = train.order(config.train.batch_size, config.train.seed)
-    torch.manual_seed(config.train.seed)  # the same initial weights on every process
-    architecture = config.architecture(tokenizer["vocab_size"])
-    model = (
-        initial_model(config.init_from, architecture, tokenizer["sha256"])
-        if config.init_from
-        else Locost(architecture)
-    )
-    dtype = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
-    attention = use_attention(model.decoder, config.train.attention, world.device, dtype)
-    if world.is_main:
-        print(attention)
+    model = starting_model(config, train, validation, world)
     return settings, train, validation, order, model
 
 
-def weights_sha256(folder: str) -> str:
-    """The digest of a checkpoint's weights."""
-    return file_sha256(model_folder(Path(folder)) / "model.safetensors")
-
-
-def initial_model(folder: str, architecture: LocostConfig, tokenizer_sha256: str) -> Locost:
-    """The model in `folder` (or its model/), refused when its sizes or tokenizer are others."""
-    path = model_folder(Path(folder))
-    model = load_model(path)
-    for name, wanted in vars(architecture).items():
-        found = getattr(model.config, name)
-        if found != wanted and name != "dropout":
-            raise ValueError(
-                f"model.{name} is {wanted}, but the checkpoint {folder} has {found}; "
-                + (
-                    "prepare the data with the checkpoint's tokenizer"
-                    if name == "vocab_size"
-                    else f"pass --model.{name} {found} or another --model.init_from"
-                )
-            )
-    found = Tokenizer(path).sha256
-    if found != tokenizer_sha256:
-        raise ValueError(
-            f"model.init_from {folder} has the tokenizer {found}, data.train {tokenizer_sha256}; "
-            "prepare the data with the checkpoint's tokenizer"
-        )
-    retrained = Locost(architecture)
-    retrained.load_state_dict(model.state_dict())
-    return retrained
-
-
-def parameter_groups(model: Locost, train: TrainConfig) -> list[dict[str, Any]]:
-    """The embedding, the state-space kernels and the rest, each parameter once.
+def parameter_groups(model: Model, train: TrainConfig) -> list[dict[str, Any]]:
+    """The embedding, the state-space kernels if any, and the rest, each learnt parameter once.
 
     `lr_scale` multiplies the schedule. T5's optimiser moves a parameter in proportion to its size,
     AdamW by the same amount whatever its size: a rate at which an embedding drawn from N(0, 1)
@@ -188,8 +146,10 @@ def parameter_groups(model: Locost, train: TrainConfig) -> list[dict[str, Any]]:
     kernel = ssm_parameter_names(model)
     groups: dict[str, list[torch.nn.Parameter]] = {"embedding": [], "kernel": [], "rest": []}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # fixed positions
+            continue
         kind = "kernel" if name in kernel else "rest"
-        groups["embedding" if name == "embedding.weight" else kind].append(parameter)
+        groups["embedding" if parameter is model.embedding.weight else kind].append(parameter)
     return [
         {
             "params": parameters,
@@ -197,6 +157,7 @@ def parameter_groups(model: Locost, train: TrainConfig) -> list[dict[str, Any]]:
             "lr_scale": train.embedding_lr_scale if kind == "embedding" else 1.0,
         }
         for kind, parameters in groups.items()
+        if parameters
     ]
 
 
@@ -204,6 +165,7 @@ def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngi
     """The DeepSpeed engine around the model, with torch's AdamW."""
     prepared.model.recompute_activations(config.train.recompute_activations)
     if config.train.compile:
+        assert isinstance(prepared.model, Locost)  # the configuration refuses it for others
         prepared.model.compile_blocks(dynamic=False)
     optimizer = torch.optim.AdamW(
         parameter_groups(prepared.model, config.train),

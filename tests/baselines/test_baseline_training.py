@@ -1,0 +1,179 @@
+"""Every baseline through the trainer and the evaluation, as LOCOST goes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from small_systems import BART, SMALL
+
+from pipeline.baselines.systems import SYSTEMS
+from pipeline.data.batches import collate
+from pipeline.data.order import GlobalOrder
+from pipeline.distributed import World, free_port
+from pipeline.evaluation.run import Options, evaluate
+from pipeline.model.generation import DecodingStrategy
+from pipeline.models import load_model
+from pipeline.shards import Dataset
+from pipeline.training.health import sample_names
+
+pytestmark = pytest.mark.slow
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+MATRIX = Path(__file__).with_name("baseline_matrix.py")
+# (tokenizer, DeepSpeed configuration); stage 3 comes last: DeepSpeed then replaces torch's linear
+# function for good.
+CASES = {
+    "longt5-tglobal": ("ours", "zero1"),
+    "longt5-local": ("byte pairs", "zero2"),
+    "led": ("byte pairs", "zero1"),
+    "bigbird": ("many words", "zero2"),
+    "bart": ("byte pairs", "zero2_offload"),
+    "pegasus": ("many words", "zero1"),
+    "t5": ("ours", "zero3"),
+}
+TINY_LOCOST = {
+    "d_model": 16, "d_ff": 32, "state_dim": 4, "encoder_layers": 1, "decoder_layers": 1,
+    "num_heads": 2, "head_dim": 8,
+}  # fmt: skip
+
+
+def words(data, zero, **model):
+    return [
+        *(word for name, value in model.items() for word in (f"--model.{name}", str(value))),
+        *("--deepspeed_config", f"ds_configs/{zero}.json"),
+        *("--data.train", str(data.train), "--data.validation", str(data.validation)),
+        *("--train.batch_size", "8", "--train.accumulation", "2", "--train.precision", "fp32"),
+        *("--train.schedule", "constant", "--train.peak_lr", "0.003", "--train.warmup_steps", "2"),
+        *("--train.checkpoint_every", "2", "--train.validate_every", "2"),
+        *("--train.max_new_tokens", "6", "--train.picture_every", "2"),
+        *("--train.validation_rouge", "false" if zero == "zero3" else "true"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory) -> Path:
+    """A run of each system with dropout, one begun again from its middle, and LOCOST's."""
+    output = tmp_path_factory.mktemp("runs")
+    cases = [("locost", words(data["ours"], "zero1", **TINY_LOCOST))]
+    for name, (kind, zero) in CASES.items():
+        settings = json.dumps(SMALL[name])
+        model = {"baseline": name, "baseline_settings": settings, "dropout": 0.1}
+        cases.append((name, words(data[kind], zero, **model)))
+    launcher = [str(Path(sys.executable).with_name("deepspeed")), "-q", "--num_accelerators", "2"]
+    command = [*launcher, "--master_port", str(free_port()), str(MATRIX), str(output)]
+    result = subprocess.run(
+        [*command, json.dumps(cases)], capture_output=True, text=True, timeout=600
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return output
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_all_systems_are_there():
+    assert CASES.keys() == SYSTEMS.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_leaves_what_locosts_leaves(runs, name):
+    steps = [line for line in lines(runs / name) if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert all(line["skipped_updates"] == 0 for line in steps)
+    expected = [line.keys() - {"tflops_per_process"} for line in lines(runs / "locost")]
+    if name != "t5":  # stage 3 does not generate
+        assert [line.keys() for line in lines(runs / name)] == expected
+    config = yaml.safe_load((runs / name / "config.yaml").read_text())
+    assert config["model"] == {
+        "init_from": None, "baseline": name, "baseline_settings": SMALL[name], "dropout": 0.1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_equals_the_unbroken_one(runs, name):
+    whole, again = (
+        load_file(runs / run / "last" / "model" / "model.safetensors")
+        for run in (name, f"{name}-again")
+    )
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+    losses = [
+        [line["loss"] for line in lines(runs / run) if "loss" in line]
+        for run in (name, f"{name}-again")
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", ["longt5-tglobal", "led", "pegasus"])
+def test_the_samples_are_those_of_locosts_run(runs, data, name):
+    """A skipped update's file names the samples of its step; here those of every step."""
+    kind, _ = CASES[name]
+    drawn = []
+    for dataset in (Dataset(data["ours"].train), Dataset(data[kind].train)):
+        order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, seed=0)
+        steps = [sample_names([dataset], order.samples(step)) for step in range(4)]
+        drawn.append([[sample["id"] for sample in step] for step in steps])
+    assert drawn[0] == drawn[1]
+    for ours, theirs in zip(lines(runs / "locost"), lines(runs / name), strict=True):
+        if "source_tokens" in ours and kind == "ours":
+            assert ours["source_tokens"] == theirs["source_tokens"]
+            assert ours["target_tokens"] == theirs["target_tokens"]
+
+
+def test_losses_equal_a_plain_loop_over_transformers_own_loss(data, tmp_path):
+    """fp32, two processes, two micro-batches, ZeRO-1 against torch and transformers alone."""
+    name, kind = "bart", "byte pairs"
+    model = {"baseline": name, "baseline_settings": json.dumps(BART)}
+    command = [sys.executable, str(MATRIX), str(tmp_path)]
+    case = [("run", words(data[kind], "zero1", **model))]
+    result = subprocess.run(
+        [*command, json.dumps(case)], capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    dataset = Dataset(data[kind].train)
+    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
+    from pipeline.baselines.model import Baseline
+    from pipeline.baselines.systems import BaselineConfig
+
+    torch.manual_seed(0)
+    vocab_size = dataset.manifest["tokenizer"]["vocab_size"]
+    ids = {"pad_id": 1, "start_id": 1, "eos_id": 2}
+    config = BaselineConfig(name=name, vocab_size=vocab_size, settings=BART, **ids)
+    network = Baseline(config).train().network
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.003, weight_decay=0.0)
+    for step, line in enumerate(line for line in lines(tmp_path / "run") if "loss" in line):
+        batch = collate([dataset[ref.sample] for ref in order.samples(step)], 0, 0)
+        loss = network(batch.input_ids, batch.attention_mask, labels=batch.labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert line["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evaluation_is_the_same_code(runs, data, name, tmp_path):
+    kind, _ = CASES[name]
+    options = Options(
+        checkpoint=runs / name / "last",
+        data=data[kind].validation,
+        output=tmp_path / "out",
+        strategy=DecodingStrategy(max_new_tokens=6),
+        batch_size=4,
+        precision="fp32",
+        source_length=24,
+    )
+    results, worked = evaluate(options, ALONE)
+    assert worked and results["examples"] == 10
+    assert results["systems"].keys() == {"model", "lead", "permuted"}
+    model = load_model(runs / name / "last" / "model")
+    assert model.config.name == name
+    if kind != "ours":
+        with pytest.raises(ValueError, match="preprocess the set again"):
+            evaluate(Options(**{**vars(options), "data": data["ours"].validation}), ALONE)
