@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import yaml
 
-from pipeline.benchmarking import plans, sweep
+from pipeline.baselines.systems import SYSTEMS
+from pipeline.benchmarking import plans, sweep, systems
 from pipeline.benchmarking.gpu import gpu_check
 from pipeline.benchmarking.meter import GIB, device_name
 from pipeline.benchmarking.precision import faster, precision
@@ -46,6 +47,13 @@ def run_sweep(options: argparse.Namespace) -> int:
         options.command, options.cases(options), _device(options.device), options.limit_s, memory,
         options.output,
     )  # fmt: skip
+    return 0
+
+
+def compare_systems(options: argparse.Namespace) -> int:
+    """Whole systems side by side: memory, time, the longest input, ratios, the paper's figure."""
+    memory = None if options.memory_limit is None else int(options.memory_limit * GIB)
+    systems.run(options, _device(options.device), memory)
     return 0
 
 
@@ -98,7 +106,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,preprocessing,sentences,data,gpu}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,sentences,data,gpu}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -131,6 +139,21 @@ def build_parser() -> Parser:
         "--forms", type=_forms, default=["cached", "absorbed"],
         help="of cross-attention: cached, absorbed or both with a comma (both)",
     )  # fmt: skip
+
+    command = commands.add_parser("systems", help="memory and time of LOCOST beside other systems")
+    command.set_defaults(run=compare_systems)
+    _add_measured(command, "systems", [1024, 4096, 16384])
+    names = [systems.OURS, *SYSTEMS]
+    command.add_argument(
+        "--systems", nargs="+", choices=names, default=names, metavar="NAME",
+        help=f"of {', '.join(names)} (all)",
+    )  # fmt: skip
+    command.add_argument("--tokens", type=_positive, default=512, help="target tokens (512)")
+    command.add_argument(
+        "--settings", type=_settings, default={}, metavar="JSON",
+        help='sizes other than the base ones, by system: \'{"t5": {"d_ff": 2048}}\'',
+    )  # fmt: skip
+    _add_modes(command)
 
     command = _add_corpus(commands, "preprocessing", "CPU time of preprocessing, stage by stage")
     command.set_defaults(run=time_preprocessing)
@@ -186,17 +209,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject: str) -> Parser:
-    shown = ",".join(map(str, lengths))
     command = commands.add_parser(name, help=f"time, CPU time and peak memory of {subject}")
     command.set_defaults(run=run_sweep, cases=cases)
+    _add_measured(command, name, lengths)
+    command.add_argument("--config", type=Path, help="recipe that gives the sizes (base model)")
+    return command
+
+
+def _add_measured(command: Parser, name: str, lengths: list[int]) -> None:
+    """What every case takes, how long it may, and where the figures go."""
     command.add_argument(
-        "--lengths", type=_integers, default=lengths, help=f"tokens, with commas ({shown})"
-    )
+        "--lengths", type=_integers, nargs="+", action=_Joined, default=lengths,
+        help=f"tokens ({' '.join(map(str, lengths))})",
+    )  # fmt: skip
     command.add_argument("--batch", type=_positive, default=1, help="inputs at once (1)")
     command.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="(fp32)")
     command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
     command.add_argument("--threads", type=_positive, default=1, help="CPU threads (1)")
-    command.add_argument("--config", type=Path, help="recipe that gives the sizes (base model)")
     command.add_argument(
         "--limit_s", type=float, default=600, help="seconds that one measurement may take (600)"
     )
@@ -207,7 +236,13 @@ def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject
         "--output", type=Path, default=Path("runs/benchmarks"),
         help=f"folder for {name}.json and {name}.png (runs/benchmarks)",
     )  # fmt: skip
-    return command
+
+
+class _Joined(argparse.Action):
+    """Lists, as one."""
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, __: Any = None) -> None:
+        setattr(namespace, self.dest, [value for part in values for value in part])
 
 
 def _add_modes(command: Parser) -> None:
@@ -251,6 +286,17 @@ def _positive(text: str) -> int:
 
 def _integers(text: str) -> list[int]:
     return [_positive(part) for part in text.split(",")]
+
+
+def _settings(text: str) -> dict[str, dict[str, Any]]:
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    names = [systems.OURS, *SYSTEMS]
+    if not isinstance(settings, dict) or not settings.keys() <= set(names):
+        raise argparse.ArgumentTypeError(f"{text!r}: give settings by system, {', '.join(names)}")
+    return settings
 
 
 def _forms(text: str) -> list[str]:

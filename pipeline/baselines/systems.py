@@ -12,6 +12,8 @@ class System:
 
     model_type: str
     """What its configurations are called there."""
+    vocab_size: int
+    """Of the published models."""
     base: dict[str, Any]
     """The published base size, as settings of its configuration."""
     dropout: str = "dropout"
@@ -43,18 +45,33 @@ _LED = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
 
 SYSTEMS: dict[Name, System] = {
     "longt5-tglobal": System(
-        "longt5", {**_LONGT5, "encoder_attention_type": "transient-global"}, "dropout_rate"
+        "longt5", 32_128, {**_LONGT5, "encoder_attention_type": "transient-global"}, "dropout_rate"
     ),
     "longt5-local": System(
-        "longt5", {**_LONGT5, "encoder_attention_type": "local"}, "dropout_rate"
+        "longt5", 32_128, {**_LONGT5, "encoder_attention_type": "local"}, "dropout_rate"
     ),
-    "led": System("led", _encoder_decoder(6, attention_window=1024), positions=_LED),
-    "bigbird": System("bigbird_pegasus", _encoder_decoder(12), positions=_BOTH),
-    "t5": System("t5", {**_T5, "d_ff": 3072}, "dropout_rate"),
-    "bart": System("bart", _encoder_decoder(6), positions=_BOTH),
+    "led": System(
+        "led",
+        50_265,
+        _encoder_decoder(6, attention_window=1024, **dict(zip(_LED, (16_384, 1024), strict=True))),
+        positions=_LED,
+    ),
+    "bigbird": System(
+        "bigbird_pegasus",
+        96_103,
+        _encoder_decoder(12, max_position_embeddings=4096),
+        positions=_BOTH,
+    ),
+    "t5": System("t5", 32_128, {**_T5, "d_ff": 3072}, "dropout_rate"),
+    "bart": System(
+        "bart", 50_265, _encoder_decoder(6, max_position_embeddings=1024), positions=_BOTH
+    ),
     "pegasus": System(
         "pegasus",
-        _encoder_decoder(12, activation_function="relu", scale_embedding=True),
+        96_103,
+        _encoder_decoder(
+            12, max_position_embeddings=1024, activation_function="relu", scale_embedding=True
+        ),
         positions=_BOTH,
     ),
 }

@@ -11,14 +11,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pipeline.baselines.model import Baseline
+from pipeline.baselines.systems import SYSTEMS, BaselineConfig
 from pipeline.benchmarking import references
 from pipeline.benchmarking.meter import GIB, Peak, best, timed
-from pipeline.model import Locost, LocostConfig
+from pipeline.model import Locost, LocostConfig, encoder
 from pipeline.model.decoder import DecoderState
 from pipeline.model.layers import GatedFeedForward
 from pipeline.model.ssm import BidirectionalSSM
+from pipeline.models import Model
 
 Mode = Literal["inference", "training"]
+Memory = Literal["plain", "saving"]
 Result = dict[str, Any]
 ROUNDS, ENOUGH_SECONDS = 5, 10.0
 WARM_UP_LENGTH = 16
@@ -45,13 +49,15 @@ class Case:
     threads: int = 1
     """CPU threads."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Fields of LocostConfig that differ from the base model's."""
+    """Fields of LocostConfig, or of a baseline's settings, that differ from the base model's."""
     beams: int = 1
     """Rows decoded per document."""
     form: Literal["cached", "absorbed"] = "cached"
     """Decoding with the cross-attention's keys and values, or from the encoder states alone."""
     tokens: int = 32
-    """Target positions to decode."""
+    """Target positions, to decode or teacher-forced."""
+    memory: Memory = "plain"
+    """A whole system as it computes by itself, or with every saving of memory that it has."""
 
     @property
     def config(self) -> LocostConfig:
@@ -64,11 +70,12 @@ class Case:
 
 def needed_bytes(case: Case) -> int:
     """What the case is known to need at least, over its module; 0 where only trying tells."""
-    config = case.config
     if case.subject == "materialised":
+        config = case.config
         elements = config.d_model * config.state_dim * case.length
         return MATERIALISED_ARRAYS[case.mode] * 8 * elements
     if case.subject == "decode" and case.form == "cached":
+        config = case.config
         inner = config.num_heads * config.head_dim
         width = 2 if case.dtype == "bf16" else 4
         return 2 * config.decoder_layers * case.batch * case.length * inner * width
@@ -191,7 +198,50 @@ def _decode(case: Case, device: torch.device) -> Result:
     }
 
 
+def _system(case: Case, device: torch.device) -> Result:
+    """A whole model, LOCOST or a baseline: source and teacher-forced target to the loss."""
+    model = _built(case).to(device).train(case.mode == "training")
+    if case.memory == "saving":
+        model.recompute_activations()
+    else:
+        encoder.TOKEN_BLOCK = sys.maxsize
+    size = model.config.vocab_size
+    source = torch.randint(3, size, (case.batch, case.length), device=device)
+    labels = torch.randint(3, size, (case.batch, case.tokens), device=device)
+
+    def loss(source: Tensor) -> Tensor:
+        found = model(source, None, labels).loss
+        assert found is not None
+        return found
+
+    result = _run_measured(_pass(loss, source, case, device), case, device, model)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    return {
+        **result,
+        "tokens_per_s": case.batch * case.length / result["wall_s"],
+        "weights_gib": weights / GIB,
+    }
+
+
+def _built(case: Case) -> Model:
+    """The system at its base size but for the case's settings, without dropout.
+
+    Where its positions are fewer than the case's, it has as many as that.
+    """
+    if case.subject == "locost":
+        return Locost(case.config)
+    name = next(name for name in SYSTEMS if name == case.subject)
+    system = SYSTEMS[name]
+    settings = {**system.base, **case.model}
+    for setting, length in zip(system.positions, (case.length, case.tokens), strict=True):
+        if setting:  # as many as LED's windows, which are whole
+            settings[setting] = max(settings[setting], -(-length // 1024) * 1024)
+    vocab_size = settings.pop("vocab_size", system.vocab_size)
+    return Baseline(BaselineConfig(name=name, vocab_size=vocab_size, settings=settings))
+
+
 SUBJECTS: dict[str, Callable[[Case, torch.device], Result]] = {
+    **dict.fromkeys(("locost", *SYSTEMS), _system),
     "ssm": _ssm,
     "materialised": _materialised,
     "row by row": _row_by_row,

@@ -4,7 +4,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,12 @@ def run(
     output: Path,
 ) -> None:
     """Measure the cases, print a table as it grows; COMMAND.json and COMMAND.png in `output`."""
-    cases = list(cases)  # an impossible one is an error before anything is written
-    time = "cpu_s" if device.type == "cpu" else "wall_s"
-    rows: list[Row] = []
-    results: dict[str, Any] = {
-        "command": command, "device": device_name(device), "torch": torch.__version__, "rows": rows,
-    }  # fmt: skip
-    output.mkdir(parents=True, exist_ok=True)
     written, figure = (output / f"{command}.{kind}" for kind in ("json", "png"))
-    print(header(), flush=True)
-    for case in cases:
-        rows.append(measure_apart(case, limit_s, memory_bytes))
-        print(as_table_line(rows[-1]), flush=True)
-        replace_json(written, results)  # a sweep that is cut short still leaves what it found
+    results = measure_all(
+        command, cases, device, written,
+        lambda case, _: measure_apart(case, limit_s, memory_bytes),
+    )  # fmt: skip
+    rows, time = results["rows"], time_field(device)
     results["growth"] = growth(rows, time)
     for name, power in results["growth"].items():
         print(f"{name}: as L^{power['measured']:.2f} (its law over these: {power['law']:.2f})")
@@ -57,6 +50,36 @@ def run(
     fast = {time: COLUMNS[time][0]} if command == "layer" else {"tokens_per_s": "tokens/s"}
     draw(rows, {**fast, "peak_gib": "peak GiB"}, figure)
     print(f"{written}, {figure}")
+
+
+def measure_all(
+    command: str,
+    cases: Iterable[Case],
+    device: torch.device,
+    written: Path,
+    measure: Callable[[Case, Sequence[Row]], Row],
+) -> dict[str, Any]:
+    """The command's results, in the file `written` as they come and printed as a table.
+
+    `measure` is given a case and the rows before it.
+    """
+    cases = list(cases)  # an impossible one is an error before anything is written
+    rows: list[Row] = []
+    results: dict[str, Any] = {
+        "command": command, "device": device_name(device), "torch": torch.__version__, "rows": rows,
+    }  # fmt: skip
+    written.parent.mkdir(parents=True, exist_ok=True)
+    print(header(), flush=True)
+    for case in cases:
+        rows.append(measure(case, rows))
+        print(as_table_line(rows[-1]), flush=True)
+        replace_json(written, results)  # a sweep that is cut short still leaves what it found
+    return results
+
+
+def time_field(device: torch.device) -> str:
+    """The time to compare: others use a CPU's cores too."""
+    return "cpu_s" if device.type == "cpu" else "wall_s"
 
 
 def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
@@ -138,6 +161,8 @@ def label(row: Row) -> str:
     """What is measured, in words: the line of a figure."""
     if row["subject"] == "decode":
         return f"{row['form']}, {row['beams']} beam{'s' if row['beams'] > 1 else ''}"
+    if row["memory"] == "saving":
+        return f"{row['subject']}, saving"
     return row["subject"] if row["batch"] == 1 else f"{row['subject']} B {row['batch']}"
 
 

@@ -199,6 +199,16 @@ def test_what_is_too_long_is_named_with_its_remedies():
         model.generate(source, max_new_tokens=4, memory_budget=0)
 
 
+def test_led_reads_whole_windows():
+    settings = {**SMALL["led"], "max_encoder_position_embeddings": 21}
+    model = Baseline(BaselineConfig(name="led", vocab_size=96, settings=settings))
+    labels = torch.ones(1, 3, dtype=torch.long)
+    assert model.limits[0] == 16
+    model(torch.ones(1, 16, dtype=torch.long), None, labels)
+    with pytest.raises(ValueError, match="sources of 16 tokens"):
+        model(torch.ones(1, 17, dtype=torch.long), None, labels)
+
+
 def test_folders_that_are_damaged_are_refused(tmp_path):
     model = make("t5")
     save_model(model, tmp_path)
