@@ -57,7 +57,7 @@ class Baseline(nn.Module):
         settings = self.network.config
         source, target = (name and getattr(settings, name) for name in self.config.system.positions)
         if self.config.name == "led":  # sources are padded to whole windows
-            source -= source % max(self.encoder.config.attention_window)
+            source -= source % max(settings.attention_window)
         return source or None, target or None
 
     def forward(
