@@ -11,6 +11,8 @@ if not __package__:  # run by path: import from the repository root, not from th
 
 import argparse
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pipeline import distributed
 from pipeline.command_line import Parser
@@ -22,8 +24,10 @@ from pipeline.evaluation.command_line import (
     take_strategy,
 )
 from pipeline.evaluation.decode import PRECISIONS
-from pipeline.evaluation.run import SYSTEMS, Options, evaluate, prepare
-from pipeline.evaluation.tables import rouge_table, signed
+from pipeline.evaluation.paper import MEAN
+from pipeline.evaluation.rouge import SCROLLS_TYPES
+from pipeline.evaluation.run import SUBMISSION, SYSTEMS, Options, evaluate, prepare
+from pipeline.evaluation.tables import ROUGE_COLUMNS, rouge_table, signed
 from pipeline.launch import place_from_environment
 
 
@@ -49,7 +53,6 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
         "--systems",
         nargs="+",
         choices=SYSTEMS,
-        default=list(SYSTEMS),
         help="the model; the document's first sentences; the model given another "
         "document (default: all)",
     )
@@ -84,6 +87,15 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
         help="sentences of the lead baseline (default 3)",
     )
     parser.add_argument(
+        "--stemmer", action="store_true", help="ROUGE compares words by their stems (default: no)"
+    )
+    parser.add_argument(
+        "--scrolls_submission",
+        action="store_true",
+        help="summarise documents without a reference too, and write scrolls_submission.json (id "
+        "to summary) for a hidden test set; the model alone",
+    )
+    parser.add_argument(
         "--dry_run", action="store_true", help="check checkpoint, data and output, then exit"
     )
     add_strategy_options(parser)
@@ -91,35 +103,64 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
     del values["local_rank"]
     dry_run = values.pop("dry_run")
     strategy = take_strategy(values)
-    options = Options(**{**values, "systems": tuple(values["systems"]), "strategy": strategy})
+    every = ("model",) if values["scrolls_submission"] else SYSTEMS
+    systems = tuple(values.pop("systems") or every)
+    options = Options(**values, systems=systems, strategy=strategy)
     return options, dry_run
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Evaluate and print the table; exits with status 2 on input that cannot be evaluated."""
     with exit_on_user_error():
+        is_main = place_from_environment(os.environ)[0] == 0
         options, dry_run = parse(arguments)
         if dry_run:  # joins no other process: one alone finds out as much
-            if place_from_environment(os.environ)[0] == 0:
+            if is_main:
                 print(f"ready: {prepare(options).describe()}")
             return
-        try:
-            world = distributed.start()
+        world = distributed.start()
+    try:
+        with exit_on_user_error(speaks=is_main):  # on all processes alike
             results, worked = evaluate(options, world)
-        finally:
-            distributed.stop()
-    if not world.is_main:
+    finally:
+        distributed.stop()
+    if not is_main:
         return
     if not worked:
         print(f"{options.output} is complete, nothing to do")
-    print(f"\n{results['examples']} documents, F1 in percent\n\n{rouge_table(results['systems'])}")
+    print("\n".join(summary(results)))
+    if options.scrolls_submission:
+        print(f"{options.output / SUBMISSION} written")
+
+
+def summary(results: Mapping[str, Any]) -> Iterator[str]:
+    """The table and what to know of it, in lines."""
+    if results["systems"]:
+        rouge, mean = results["settings"]["rouge"], results["mean"]
+        stemmer = "with the stemmer" if rouge["stemmer"] else "no stemmer"
+        yield f"\n{results['examples']} documents, F1 in percent ({rouge['package']}, {stemmer})\n"
+        yield rouge_table(results["systems"], mean)
+        third = next(name for name, column in MEAN.items() if column == mean)
+        yield f"Mean ROUGE is that of ROUGE-1, ROUGE-2 and {ROUGE_COLUMNS[third]}."
+    for system, best in results["best_over_references"].items():
+        figures = (best[name]["value"] for name in (*SCROLLS_TYPES, "geometric_mean"))
+        of_three = " / ".join(f"{figure:.2f}" for figure in figures)
+        yield f"SCROLLS, best over references, {system}: ROUGE-1/2/L/geometric mean {of_three}"
     for other, difference in results["model_minus"].items():
-        print(f"Mean ROUGE, model minus {other}: {signed(difference['mean_rouge'])}")
+        yield f"Mean ROUGE, model minus {other}: {signed(difference[mean])}"
     for system, count in results["predictions_without_words"].items():
         if count:
-            print(f"{system}: {count} predictions without ASCII letters or digits score 0")
-    if results["model_minus"].get("permuted", {}).get("mean_rouge", {}).get("value", 1) <= 0:
-        print("The true document scores no higher than another one: the model ignores its input.")
+            empty = results["empty_predictions"][system]
+            yield (
+                f"{system}: {count} predictions without ASCII letters or digits score 0, "
+                f"{empty} of them empty"
+            )
+    if count := results["references_without_words"]:
+        yield f"{count} references without ASCII letters or digits: against them all scores are 0"
+    if count := results["repeated_ids"]:
+        yield f"{count} ids have several documents, which are told apart by their texts"
+    if results["model_minus"].get("permuted", {}).get(results["mean"], {}).get("value", 1) <= 0:
+        yield "The true document scores no higher than another one: the model ignores its input."
 
 
 if __name__ == "__main__":

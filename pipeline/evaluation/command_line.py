@@ -12,12 +12,16 @@ from pipeline.model.generation import DecodingStrategy
 
 
 @contextmanager
-def exit_on_user_error() -> Iterator[None]:
-    """Input that cannot be used ends the program with one line and status 2, no traceback."""
+def exit_on_user_error(speaks: bool = True) -> Iterator[None]:
+    """Input that cannot be used ends the program with one line and status 2, no traceback.
+
+    Of processes that meet the same error one `speaks`.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
-        print(f"error: {described(error)}", file=sys.stderr)
+        if speaks:
+            print(f"error: {described(error)}", file=sys.stderr)
         sys.exit(2)
 
 

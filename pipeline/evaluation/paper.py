@@ -9,6 +9,7 @@ import yaml
 from pipeline.evaluation.rouge import Scores, mean_rouge
 
 TABLES = Path(__file__).with_name("paper_tables.yaml")
+MEAN = {"rougeL": "mean_rouge_L", "rougeLsum": "mean_rouge"}  # the mean that ends in this type
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,13 @@ def paper() -> Paper:
     tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     sets = {name: PaperSet(**values) for name, values in tables["sets"].items()}
     return Paper(sets, PretrainingCost(**tables["pretraining"]))
+
+
+def last_type(name: str) -> str:
+    """The third ROUGE type of a set's table: the paper's choice, ROUGE-Lsum for other sets."""
+    return paper().sets[name].last if name in paper().sets else "rougeLsum"
+
+
+def mean_column(name: str) -> str:
+    """What the results call the Mean ROUGE of a set's table."""
+    return MEAN[last_type(name)]

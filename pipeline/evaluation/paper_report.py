@@ -7,14 +7,13 @@ from typing import Any
 
 from pipeline.evaluation import plots
 from pipeline.evaluation.page import escape, write_page
-from pipeline.evaluation.paper import PaperSet, paper
+from pipeline.evaluation.paper import MEAN, PaperSet, mean_column, paper
 from pipeline.evaluation.results import shown_settings, verdict
 from pipeline.evaluation.rouge import TYPES, Interval
 from pipeline.evaluation.runs import LOSS_NOTE, Run, cost, cost_table, loss_table
 from pipeline.evaluation.tables import ROUGE_COLUMNS, markdown_table, settings_table
 
 PRETRAINING = "pre-training"
-MEAN = {"rougeL": "mean_rouge_L", "rougeLsum": "mean_rouge"}  # the mean that ends in this type
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,6 @@ def title(name: str) -> str:
     return paper().sets[name].title if name in paper().sets else escape(name)
 
 
-def last_type(name: str) -> str:
-    """The third ROUGE type of a set's table: the paper's choice, ROUGE-Lsum for other sets."""
-    return paper().sets[name].last if name in paper().sets else "rougeLsum"
-
-
 def write_report(material: Material, output: Path) -> None:
     """Write the pictures, report.html and report.md, whose being there says that all is."""
     output.mkdir(parents=True, exist_ok=True)
@@ -81,7 +75,7 @@ def _bars(evaluation: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Inter
 
 def mean_interval(name: str, results: Mapping[str, Any]) -> Interval:
     """The model's Mean ROUGE on a set, of the types that the set's table in the paper has."""
-    return results["systems"]["model"][MEAN[last_type(name)]]
+    return results["systems"]["model"][mean_column(name)]
 
 
 def _sections(material: Material) -> Iterator[str]:
@@ -168,7 +162,7 @@ def _set_sections(name: str, results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield scores_table(name, results)
     if permuted := results["model_minus"].get("permuted"):
-        yield verdict(permuted[MEAN[last_type(name)]])
+        yield verdict(permuted[mean_column(name)])
     if wordless := results["predictions_without_words"]["model"]:
         yield f"Summaries without an ASCII letter or digit, which score 0: {wordless:,}."
 
@@ -182,7 +176,7 @@ def _papers_way(theirs: PaperSet) -> str:
 
 def scores_table(name: str, results: Mapping[str, Any]) -> str:
     """One row a system, with intervals, and the paper's LOCOST and the difference from it."""
-    columns = [*TYPES, MEAN[last_type(name)]]
+    columns = [*TYPES, mean_column(name)]
     systems = dict(results["systems"])
     ours = systems.pop("model")
     rows = [["ours", *(_with_interval(ours[column]) for column in columns)]]

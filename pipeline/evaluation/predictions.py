@@ -1,7 +1,8 @@
 """One system's predictions on disk: appended as they come, none lost, none twice.
 
-While work goes on each process appends to `predictions-<system>.part-<rank>.jsonl`; when every
-example is there, one process joins the parts, in the test set's order, into
+While work goes on each process appends to `predictions-<system>.part-<rank>.jsonl`: an example as
+soon as it is written, its scores, in a line of the same `index`, when they are there. When every
+example is there and scored, one process joins the parts, in the test set's order, into
 `predictions-<system>.jsonl`, whose existence means complete.
 """
 
@@ -17,7 +18,7 @@ DOCUMENT_START = 400  # characters of the document kept beside its prediction, f
 
 
 class Predictions:
-    """The predictions of `system` in `folder`; records are JSON objects with a unique `index`."""
+    """The predictions of `system` in `folder`; a record is what the lines of its `index` hold."""
 
     def __init__(self, folder: Path, system: str) -> None:
         self.folder, self.system = folder, system
@@ -25,17 +26,23 @@ class Predictions:
 
     @property
     def complete(self) -> bool:
-        """Whether every example has been predicted and scored."""
+        """Whether every example has been predicted and, where it has references, scored."""
         return self.path.is_file()
 
     def read(self) -> list[Record]:
         """All records so far, by index; a line torn by a kill counts as missing."""
         paths = [self.path] if self.complete else self._parts()
-        records = {record["index"]: record for path in paths for record in _whole_lines(path)}
+        lines = [line for path in paths for line in _whole_lines(path)]
+        records: dict[int, Record] = {line["index"]: line for line in lines if "prediction" in line}
+        for line in lines:
+            if "prediction" not in line and line["index"] in records:
+                records[line["index"]] |= line
         return [records[index] for index in sorted(records)]
 
     def append(self, records: Sequence[Record], rank: int) -> None:
-        """Add records to this process's part."""
+        """Add records, or scores of records, to this process's part."""
+        if not records:
+            return
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         with self._part(rank).open("ab") as file:
             file.write(lines.encode())
@@ -51,8 +58,11 @@ class Predictions:
     def finish(self, count: int) -> None:
         """Join the parts, which must hold `count` examples, and delete them; one process calls."""
         records = self.read()
-        if len(records) != count:
-            raise RuntimeError(f"{self.system}: {len(records)} predictions of {count}")
+        if len(records) != count or any(map(lacks_scores, records)):
+            scored = sum(not lacks_scores(record) for record in records)
+            raise RuntimeError(
+                f"{self.system}: {len(records)} predictions of {count}, {scored} scored"
+            )
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         replace_text(self.path, "".join(lines))
         for part in self._parts():
@@ -61,7 +71,7 @@ class Predictions:
     def check_whole(self, count: int) -> None:
         """Raise ValueError unless the joined file holds the examples 0 to `count` - 1."""
         try:
-            found = [record["index"] for record in self.read()]
+            found = [record["index"] for record in self.read() if not lacks_scores(record)]
         except (ValueError, KeyError, TypeError):
             found = []
         if found != list(range(count)):
@@ -75,6 +85,11 @@ class Predictions:
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob(f"predictions-{self.system}.part-*.jsonl"))
+
+
+def lacks_scores(record: Record) -> bool:
+    """Whether it has references and was not scored against them yet."""
+    return bool(record.get("references")) and "scores" not in record
 
 
 def _whole_lines(path: Path) -> list[Record]:

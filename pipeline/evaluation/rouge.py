@@ -14,6 +14,7 @@ from preprocessing.sentences import SPLITTER, split_sentences
 Scores = dict[str, float]
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+SCROLLS_TYPES = ("rouge1", "rouge2", "rougeL")
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 
@@ -81,8 +82,12 @@ def readable(text: str) -> bool:
 
 
 def aggregate(scores: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
-    """Corpus means in percent, with intervals: every type, `mean_rouge` and `mean_rouge_L`."""
-    return _intervals([_with_means(example) for example in scores], seed)
+    """Corpus means in percent, with intervals.
+
+    Of every type; `mean_rouge` and `mean_rouge_L`; and `geometric_mean`, that of the means of
+    ROUGE-1, -2 and -L, by which SCROLLS ranks (over the `best` scores of each example).
+    """
+    return _intervals([_with_means(example) for example in scores], seed, geometric=True)
 
 
 def compare(ours: Sequence[Scores], theirs: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
@@ -98,6 +103,7 @@ def recipe(use_stemmer: bool = False) -> dict[str, str | bool | int | float]:
     return {
         "package": f"rouge-score {version('rouge-score')}",
         "measure": "F1",
+        "references": "whole",
         "stemmer": use_stemmer,
         "sentences": SPLITTER,
         "interval": f"bootstrap over examples, {RESAMPLES} resamples, {CONFIDENCE:.0%}",
@@ -112,17 +118,28 @@ def _with_means(scores: Scores) -> Scores:
     }
 
 
-def _intervals(scores: Sequence[Scores], seed: int) -> dict[str, Interval]:
+def _intervals(scores: Sequence[Scores], seed: int, geometric: bool = False) -> dict[str, Interval]:
     """Percentile bootstrap: each resample weighs the n examples by how often it drew them."""
     if not scores:
         raise ValueError("no scores to average")
     names, n = list(scores[0]), len(scores)
     values = np.array([[example[name] for name in names] for example in scores])
     draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    resampled, mean = 100 * draws @ values / n, 100 * values.mean(axis=0)
+    if geometric:
+        names.append("geometric_mean")
+        resampled, mean = (
+            np.append(means, _geometric_mean(means, names), axis=-1) for means in (resampled, mean)
+        )
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = 100 * np.percentile(draws @ values / n, [tail, 100 - tail], axis=0)
-    mean = 100 * values.mean(axis=0)
+    low, high = np.percentile(resampled, [tail, 100 - tail], axis=0)
     return {
         name: Interval(value=float(mean[i]), low=float(low[i]), high=float(high[i]))
         for i, name in enumerate(names)
     }
+
+
+def _geometric_mean(means: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Of the means (..., names) of SCROLLS's three types, (..., 1)."""
+    columns = [names.index(name) for name in SCROLLS_TYPES]
+    return np.cbrt(means[..., columns].prod(axis=-1, keepdims=True))

@@ -1,36 +1,41 @@
 """The evaluation of a checkpoint on a test set: systems, predictions, scores, one result file."""
 
 import json
+import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar, cast
 
-import numpy as np
 import torch
 
+from pipeline.command_line import described
 from pipeline.distributed import World
 from pipeline.evaluation import rouge
 from pipeline.evaluation.decode import (
-    encode_source,
     generate_batch,
     length_batches,
     load,
     open_checkpoint,
 )
-from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
+from pipeline.evaluation.examples import PERMUTED_SEED, Example, Examples, derangement, lead
+from pipeline.evaluation.paper import mean_column
+from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record, lacks_scores
 from pipeline.evaluation.results import RESULTS
+from pipeline.evaluation.scoring import Scoring, workers_here
 from pipeline.evaluation.tables import flatten
-from pipeline.files import check_folder, replace_json
-from pipeline.huggingface_tokenizer import AnyTokenizer, open_tokenizer
+from pipeline.files import check_folder, hold_lock, replace_json
+from pipeline.huggingface_tokenizer import AnyTokenizer
 from pipeline.model.generation import DecodingStrategy
 from pipeline.models import weights_file
 from pipeline.progress import Progress
 from pipeline.shards import Dataset, file_sha256
-from preprocessing.sentences import split_sentences
 
 SYSTEMS = ("model", "lead", "permuted")
-PERMUTED_SEED = 0
+SUBMISSION = "scrolls_submission.json"
+VERSIONS = ("torch", "numpy", "sentencepiece", "rouge-score")
 
 Predict = Callable[[list[int]], list[str]]
 
@@ -49,78 +54,9 @@ class Options:
     precision: str = "bf16"
     source_length: int | None = None
     lead_sentences: int = 3
-
-
-@dataclass(frozen=True)
-class Example:
-    """A test document: its ids (L,), its text, its untruncated references from all its pairs."""
-
-    id: str
-    source: np.ndarray
-    document: str
-    references: list[str]
-
-
-class Examples:
-    """The first `limit` (0: all) documents of a summarisation dataset that have a reference.
-
-    Samples of one id and one text are pairs of one document, at its first one's place. Raises
-    ValueError when the dataset holds none, is of another kind or has no reference at all.
-    """
-
-    def __init__(self, dataset: Dataset, source_length: int | None = None, limit: int = 0) -> None:
-        if dataset.manifest["kind"] != "summarisation":
-            raise ValueError(
-                f"{dataset.path} holds {dataset.manifest['kind']} samples, evaluation needs "
-                "references; make the set with `python -m preprocessing.finetune`"
-            )
-        if len(dataset) == 0:
-            raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
-        self.dataset, self.source_length = dataset, source_length
-        self.tokenizer = open_tokenizer(dataset.tokenizer_path)
-        documents: dict[tuple[str, int], list[int]] = {}
-        for index in range(len(dataset)):
-            metadata = dataset[index].metadata
-            pairs = documents.setdefault((metadata["id"], hash(metadata["source_text"])), [])
-            if metadata["references"]:
-                pairs.append(index)
-        self.pairs = [pairs for pairs in documents.values() if pairs]
-        self.without_references = len(documents) - len(self.pairs)
-        if not self.pairs:
-            raise ValueError(
-                f"{dataset.path}: none of its {len(documents)} documents has a reference to score "
-                "against; evaluate on a split that has them"
-            )
-        self.count = min(limit or len(self.pairs), len(self.pairs))
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Example:
-        sample, *others = (self.dataset[pair] for pair in self.pairs[index])
-        document, source = sample.metadata["source_text"], sample.source
-        references = [text for pair in (sample, *others) for text in pair.metadata["references"]]
-        if self.source_length is not None:
-            source = encode_source(self.tokenizer, document, self.source_length)
-        return Example(sample.metadata["id"], source, document, references)
-
-
-def lead(document: str, sentences: int) -> str:
-    """The first sentences of a document, the baseline that reads nothing else."""
-    return " ".join(split_sentences(document)[:sentences])
-
-
-def derangement(count: int, seed: int = PERMUTED_SEED) -> list[int]:
-    """For each of `count` documents another one: a seeded cycle through all of them.
-
-    Raises ValueError for fewer than two documents, which have no other.
-    """
-    if count < 2:
-        raise ValueError("permuted needs at least 2 documents; leave it out of --systems")
-    order = np.random.default_rng(seed).permutation(count)
-    donors = np.empty(count, dtype=np.int64)
-    donors[order] = np.roll(order, 1)
-    return donors.tolist()
+    stemmer: bool = False
+    scrolls_submission: bool = False
+    """Summarise documents without a reference too, and write all summaries by id."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +70,21 @@ class Prepared:
     stores: dict[str, Predictions]
     missing: list[str]
     """Systems of which predictions are still to be made."""
+    submission: bool
 
     def describe(self) -> str:
         """What there is and what is to be done, in one line."""
-        dataset, left_out = self.settings["dataset"], self.examples.without_references
-        without = f" ({left_out} without a reference left out)" if left_out else ""
+        dataset, without = self.settings["dataset"], self.without_references
         to_do = "complete, nothing to do" if self.results else f"to do: {', '.join(self.missing)}"
-        return f"{len(self.examples)} documents of {dataset['name']}{without}, {to_do}"
+        what = f" ({without})" if without else ""
+        return f"{len(self.examples)} documents of {dataset['name']}{what}, {to_do}"
+
+    @property
+    def without_references(self) -> str:
+        """What becomes of the documents without a reference, nothing where there are none."""
+        count = self.examples.without_references
+        done = "summarised, not scored" if self.submission else "left out"
+        return f"{count} without a reference {done}" if count else ""
 
 
 def prepare(options: Options) -> Prepared:
@@ -151,38 +95,58 @@ def prepare(options: Options) -> Prepared:
     """
     if "permuted" in options.systems and "model" not in options.systems:
         raise ValueError("permuted reuses the model's summaries; add model to --systems")
+    if options.scrolls_submission and options.systems != ("model",):
+        raise ValueError("--scrolls_submission is for the model alone; give --systems model")
     dataset = Dataset(options.data)
     folder, tokenizer = open_checkpoint(options.checkpoint)
     _same_tokenizer(tokenizer, dataset)
     check_folder(options.output)
-    examples = Examples(dataset, options.source_length, options.limit)
+    examples = Examples(
+        dataset, options.source_length, options.limit, hidden=options.scrolls_submission
+    )
+    if options.scrolls_submission and (twice := examples.repeated_ids()):
+        raise ValueError(
+            f"{dataset.path}: {len(twice)} ids, among them {twice[0]!r}, have several documents, a "
+            "submission has one summary an id; give each document its own"
+        )
     settings = _settings(options, folder, dataset, len(examples))
     _same_settings(options.output / "settings.json", settings)
     donors = derangement(len(examples)) if "permuted" in options.systems else []
-    results = _complete_results(options)
     stores = {system: Predictions(options.output, system) for system in SYSTEMS}
     for store in stores.values():
-        if store.complete and not results:
+        if store.complete:
             store.check_whole(len(examples))
     missing = [name for name in SYSTEMS if name in options.systems and not stores[name].complete]
-    return Prepared(examples, settings, donors, results, stores, missing)
+    results = None if missing else _complete_results(options)
+    return Prepared(
+        examples, settings, donors, results, stores, missing, options.scrolls_submission
+    )
 
 
 def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
     """Predict and score what is missing in the output folder; (results, whether any was missing).
 
     Every process calls it and takes its share of the batches; rank 0 joins and aggregates. Raises
-    ValueError as `prepare` does.
+    ValueError, on all processes, as `prepare` does on one, or where another evaluation works in the
+    output folder.
     """
-    prepared = prepare(options)
-    examples, settings, stores = prepared.examples, prepared.settings, prepared.stores
-    if world.is_main and examples.without_references:
-        print(f"{examples.without_references} documents without a reference are not scored")
+    prepared = _on_all(world, lambda: prepare(options))
+    if world.is_main and prepared.without_references:
+        print(f"documents: {prepared.without_references}")
     if prepared.results:
         return prepared.results, False
-    world.barrier()  # every process has checked; only now does one write
+    lock = _on_all(world, lambda: _claim(options.output) if world.is_main else None)
+    try:
+        return _evaluate(options, prepared, world), True
+    finally:
+        if lock:
+            lock.close()
+
+
+def _evaluate(options: Options, prepared: Prepared, world: World) -> dict[str, Any]:
+    """`evaluate` in a folder that is this evaluation's."""
+    examples, settings, stores = prepared.examples, prepared.settings, prepared.stores
     if world.is_main:
-        options.output.mkdir(parents=True, exist_ok=True)
         replace_json(options.output / "settings.json", settings)
     world.barrier()
 
@@ -190,22 +154,65 @@ def evaluate(options: Options, world: World) -> tuple[dict[str, Any], bool]:
     if missing:
         lengths = [len(examples[index].source) for index in range(len(examples))]
         batches = length_batches(lengths, options.batch_size)
-    for system in missing:
-        predict = _predictor(
-            system, options, examples, stores["model"], prepared.donors, world.device
-        )
-        _fill(stores[system], examples, batches, predict, world)
+    with Scoring(workers_here(world), options.stemmer) as scoring:
+        for system in missing:
+            predict = _predictor(
+                system, options, examples, stores["model"], prepared.donors, world.device
+            )
+            _fill(stores[system], examples, batches, predict, world, scoring)
     if world.is_main:
+        records = {name: store.read() for name, store in stores.items() if store.complete}
         found = {
             "checkpoint": str(options.checkpoint),
             "data": str(options.data),
             "settings": settings,
-            "environment": {"torch": torch.__version__, "device": world.device.type},
-            **_summary({name: store.read() for name, store in stores.items() if store.complete}),
+            "environment": _environment(world.device),
+            "mean": mean_column(settings["dataset"]["set"]),
+            **_summary(records),
+            "repeated_ids": len(examples.repeated_ids()),
         }
+        if options.scrolls_submission:
+            written = {record["id"]: record["prediction"] for record in records["model"]}
+            replace_json(options.output / SUBMISSION, written)
         replace_json(options.output / RESULTS, found)
     world.barrier()
-    return json.loads((options.output / RESULTS).read_text(encoding="utf-8")), True
+    return json.loads((options.output / RESULTS).read_text(encoding="utf-8"))
+
+
+T = TypeVar("T")
+
+
+def _on_all(world: World, action: Callable[[], T]) -> T:
+    """What `action` returns here. Raises ValueError on all processes where it fails on one."""
+
+    def described_action() -> T:
+        try:
+            return action()
+        except OSError as error:
+            raise ValueError(described(error)) from None
+
+    result, problems = world.attempt(described_action, ValueError)
+    if problems:
+        raise ValueError("; ".join(dict.fromkeys(problems)))
+    return cast(T, result)
+
+
+def _claim(output: Path) -> IO[str]:
+    """Create the folder and lock it while this process lives, or until the lock is closed."""
+    output.mkdir(parents=True, exist_ok=True)
+    lock = hold_lock(output / ".lock")
+    if lock is None:
+        raise ValueError(
+            f"--output {output}: another evaluation works in this folder; wait for it to end, or "
+            "give another"
+        )
+    return lock
+
+
+def _environment(device: torch.device) -> dict[str, str]:
+    """What the numbers may depend on beside the settings."""
+    versions = {package: version(package) for package in VERSIONS}
+    return {"python": platform.python_version(), **versions, "device": device.type}
 
 
 def _complete_results(options: Options) -> dict[str, Any] | None:
@@ -214,7 +221,9 @@ def _complete_results(options: Options) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     results = json.loads(path.read_text(encoding="utf-8"))
-    return results if results["systems"].keys() >= set(options.systems) else None
+    scored = results["examples"] == 0 or results["systems"].keys() >= set(options.systems)
+    written = not options.scrolls_submission or (options.output / SUBMISSION).is_file()
+    return results if scored and written else None
 
 
 def _predictor(
@@ -250,53 +259,76 @@ def _fill(
     batches: Sequence[list[int]],
     predict: Predict,
     world: World,
+    scoring: Scoring,
 ) -> None:
     """Predict and score the batches that lack an example, this process its share of them."""
-    done = {record["index"] for record in store.read()}
+    before = store.read()
+    done = {record["index"] for record in before}
+    unscored = list(filter(lacks_scores, before))[world.rank :: world.size]
     world.barrier()  # every process has read before one writes
     store.repair(world.rank)
     share = [batch for batch in batches if not done.issuperset(batch)][world.rank :: world.size]
     bar = None
     if world.is_main:
         bar = Progress(f"Summaries ({store.system})", sum(map(len, share)), "documents")
+    began, waited = time.perf_counter(), scoring.waited
+    scoring.add(unscored)
     for batch in share:
         # The whole batch even where a part is done: its padding, hence its rounding, stays.
         summaries = predict(batch)
-        records = (
+        records = [
             _record(index, examples[index], text)
             for index, text in zip(batch, summaries, strict=True)
             if index not in done
-        )
-        store.append(list(records), world.rank)
+        ]
+        store.append(records, world.rank)
+        scoring.add(records)
+        store.append(scoring.take(), world.rank)
         if bar:
             bar.update(len(batch))
+    store.append(scoring.take(leave=0), world.rank)
+    seconds, waited = time.perf_counter() - began, scoring.waited - waited
     world.barrier()
     if bar:
         bar.close()
         store.finish(len(examples))
+        print(
+            f"{store.system}: {seconds:.1f} s, of which {waited:.1f} s waited for scores "
+            f"({scoring.workers} at a time)"
+        )
     world.barrier()
 
 
 def _record(index: int, example: Example, prediction: str) -> Record:
-    pairs = rouge.score_pairs(prediction, example.references)
+    """An example before it is scored."""
     return {
         "index": index,
         "id": example.id,
         "document": example.document[:DOCUMENT_START],
         "prediction": prediction,
         "references": example.references,
-        "scores": rouge.mean(pairs),
-        "best": rouge.best(pairs),
     }
 
 
 def _summary(systems: dict[str, list[Record]]) -> dict[str, Any]:
-    """Means and intervals of each system, the model's paired difference from the others."""
+    """Means and intervals of each system, the model's paired difference from the others.
+
+    Over the documents that have references; where none has, there are no scores.
+    """
+    everything = systems
+    systems = {
+        name: scored
+        for name, records in systems.items()
+        if (scored := [record for record in records if record["references"]])
+    }
     scores = {name: [record["scores"] for record in records] for name, records in systems.items()}
+    some = next(iter(systems.values()), [])
     return {
-        "examples": len(next(iter(scores.values()))),
+        "examples": len(some),
         "unit": "F1, percent; mean over a document's references, then over documents",
         "systems": {name: rouge.aggregate(values) for name, values in scores.items()},
+        # As SCROLLS counts: the best of a document's references, and over the means of ROUGE-1, -2
+        # and -L the geometric mean.
         "best_over_references": {
             name: rouge.aggregate([record["best"] for record in records])
             for name, records in systems.items()
@@ -309,19 +341,30 @@ def _summary(systems: dict[str, list[Record]]) -> dict[str, Any]:
         # rouge-score reads ASCII letters and digits only: these score 0 whatever they say.
         "predictions_without_words": {
             name: sum(not rouge.readable(record["prediction"]) for record in records)
-            for name, records in systems.items()
+            for name, records in everything.items()
         },
+        "empty_predictions": {
+            name: sum(not record["prediction"].strip() for record in records)
+            for name, records in everything.items()
+        },
+        "references_without_words": sum(
+            not rouge.readable(text) for record in some for text in record["references"]
+        ),
     }
 
 
 def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> dict[str, Any]:
     """What decides the numbers; an output folder holds the results of one such choice."""
+    made = dataset.manifest["settings"]
     length = options.source_length
+    if length is None:
+        length = made.get("source_length")
     return {
         "weights_sha256": file_sha256(weights_file(folder)),
         "tokenizer_sha256": dataset.manifest["tokenizer"]["sha256"],
         "dataset": {
             "name": dataset.manifest["name"],
+            "set": made.get("dataset", "").replace("-", "_"),
             "split": dataset.manifest["split"],
             "fingerprint": dataset.fingerprint,
             "examples": count,
@@ -335,7 +378,7 @@ def _settings(options: Options, folder: Path, dataset: Dataset, count: int) -> d
         },
         "lead_sentences": options.lead_sentences,
         "permuted_seed": PERMUTED_SEED,
-        "rouge": rouge.recipe(),
+        "rouge": rouge.recipe(options.stemmer),
     }
 
 

@@ -34,10 +34,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def rouge_table(systems: Mapping[str, Mapping[str, Interval]]) -> str:
-    """One row a system: the four ROUGE types and Mean ROUGE, F1 in percent."""
+def rouge_table(systems: Mapping[str, Mapping[str, Interval]], mean: str = "mean_rouge") -> str:
+    """One row a system: the four ROUGE types and Mean ROUGE, the one called `mean`; percent F1."""
+    columns = [mean if column == "mean_rouge" else column for column in ROUGE_COLUMNS]
     rows = [
-        [name, *(f"{scores[column]['value']:.2f}" for column in ROUGE_COLUMNS)]
+        [name, *(f"{scores[column]['value']:.2f}" for column in columns)]
         for name, scores in systems.items()
     ]
     return markdown_table(["system", *ROUGE_COLUMNS.values()], rows, align="lrrrrr")

@@ -92,7 +92,7 @@ def test_a_document_is_generated_once_and_scored_against_every_summary(
     results, _ = evaluate(options(checkpoint, pairs, tmp_path / "out"), ALONE)
     assert sorted(sources) == sorted(pairs[k].source.tolist() for k in (0, 1, 4))
     assert results["examples"] == 3
-    assert "1 documents without a reference are not scored" in capsys.readouterr().out
+    assert "documents: 1 without a reference left out" in capsys.readouterr().out
     text = (tmp_path / "out" / "predictions-model.jsonl").read_text()
     record = json.loads(text.partition("\n")[0])
     references = [pairs[k].metadata["references"][0] for k in (0, 2, 5)]

@@ -1,0 +1,103 @@
+"""The documents of a test set, as they are summarised and scored."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.evaluation.decode import encode_source
+from pipeline.huggingface_tokenizer import open_tokenizer
+from pipeline.shards import Dataset
+from preprocessing.sentences import split_sentences
+
+PERMUTED_SEED = 0
+
+
+@dataclass(frozen=True)
+class Example:
+    """A test document: its ids (L,), its text, its untruncated references from all its pairs.
+
+    A hidden one has none.
+    """
+
+    id: str
+    source: np.ndarray
+    document: str
+    references: list[str]
+
+
+class Examples:
+    """The first `limit` (0: all) documents of a summarisation dataset, in its order.
+
+    Those without a reference are left out unless `hidden` ones are asked for. Samples of one id and
+    one text are pairs of one document, at its first one's place. Raises ValueError when the dataset
+    holds none, is of another kind or has no reference at all.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        source_length: int | None = None,
+        limit: int = 0,
+        hidden: bool = False,
+    ) -> None:
+        if dataset.manifest["kind"] != "summarisation":
+            raise ValueError(
+                f"{dataset.path} holds {dataset.manifest['kind']} samples, evaluation needs "
+                "references; make the set with `python -m preprocessing.finetune`"
+            )
+        if len(dataset) == 0:
+            raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
+        self.dataset, self.source_length = dataset, source_length
+        self.tokenizer = open_tokenizer(dataset.tokenizer_path)
+        documents: dict[tuple[str, int], list[int]] = {}
+        referred: set[tuple[str, int]] = set()
+        for index in range(len(dataset)):
+            metadata = dataset[index].metadata
+            document = metadata["id"], hash(metadata["source_text"])
+            documents.setdefault(document, []).append(index)
+            if metadata["references"]:
+                referred.add(document)
+        kept = {key: pairs for key, pairs in documents.items() if hidden or key in referred}
+        self.without_references = len(documents) - len(referred)
+        if not kept:
+            raise ValueError(
+                f"{dataset.path}: none of its {len(documents)} documents has a reference to score "
+                "against; evaluate on a split that has them, or give --scrolls_submission to "
+                "summarise alone"
+            )
+        self.pairs = list(kept.values())[: limit or None]
+        self.ids = [id for id, _ in kept][: limit or None]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def repeated_ids(self) -> list[str]:
+        """Ids that several documents have."""
+        return [id for id, times in Counter(self.ids).items() if times > 1]
+
+    def __getitem__(self, index: int) -> Example:
+        sample, *others = (self.dataset[pair] for pair in self.pairs[index])
+        document, source = sample.metadata["source_text"], sample.source
+        references = [text for pair in (sample, *others) for text in pair.metadata["references"]]
+        if self.source_length is not None:
+            source = encode_source(self.tokenizer, document, self.source_length)
+        return Example(sample.metadata["id"], source, document, references)
+
+
+def lead(document: str, sentences: int) -> str:
+    """The first sentences of a document, the baseline that reads nothing else."""
+    return " ".join(split_sentences(document)[:sentences])
+
+
+def derangement(count: int, seed: int = PERMUTED_SEED) -> list[int]:
+    """For each of `count` documents another one: a seeded cycle through all of them.
+
+    Raises ValueError for fewer than two documents, which have no other.
+    """
+    if count < 2:
+        raise ValueError("permuted needs at least 2 documents; leave it out of --systems")
+    order = np.random.default_rng(seed).permutation(count)
+    donors = np.empty(count, dtype=np.int64)
+    donors[order] = np.roll(order, 1)
+    return donors.tolist()
