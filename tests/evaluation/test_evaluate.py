@@ -16,6 +16,7 @@ from pipeline.distributed import World
 from pipeline.evaluate import main, parse
 from pipeline.evaluation import run
 from pipeline.evaluation.run import Examples, Options, derangement, evaluate, lead
+from pipeline.files import hold_lock
 from pipeline.model.generation import DecodingStrategy
 from pipeline.shards import Dataset
 from preprocessing.sentences import split_sentences
@@ -143,6 +144,53 @@ def test_a_complete_evaluation_is_left_alone(options, finished, monkeypatch):
     assert not worked
     assert results == json.loads((finished / "results.json").read_text())
     assert before == {path: path.stat().st_mtime_ns for path in options.output.iterdir()}
+
+
+def test_predictions_that_are_gone_are_made_again(options, finished):
+    shutil.copytree(finished, options.output)
+    (options.output / "predictions-lead.jsonl").unlink()
+    assert evaluate(options, ALONE)[1]
+    assert contents(options.output) == contents(finished)
+
+
+def test_predictions_without_scores_are_scored_and_not_made_again(options, finished, monkeypatch):
+    """As a kill leaves them between the two."""
+    monkeypatch.setattr(run, "load", lambda *_: (None, None))
+    monkeypatch.setattr(run, "generate_batch", lambda *_: pytest.fail("made twice"))
+    options.output.mkdir()
+    records = lines(finished / "predictions-model.jsonl")
+    for record in records[3:]:
+        del record["scores"], record["best"]
+    part = options.output / "predictions-model.part-5.jsonl"
+    part.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert evaluate(options, ALONE)[1]
+    assert contents(options.output) == contents(finished)
+
+
+def test_two_evaluations_do_not_share_a_folder(options):
+    options.output.mkdir()
+    with hold_lock(options.output / ".lock"):
+        with pytest.raises(ValueError, match="another evaluation works in this folder; wait"):
+            evaluate(options, ALONE)
+        assert [path.name for path in options.output.iterdir()] == [".lock"]
+    assert evaluate(replace(options, limit=2, systems=("lead",)), ALONE)[1]
+    assert evaluate(replace(options, limit=2, systems=("model", "lead")), ALONE)[1]
+
+
+def test_the_result_file_says_how_to_repeat_it(options):
+    results, _ = evaluate(replace(options, limit=3, systems=("lead",), stemmer=True), ALONE)
+    recipe = results["settings"]["rouge"]
+    assert recipe["stemmer"] is True and recipe["package"] == "rouge-score 0.1.2"
+    assert {"sentences", "interval", "measure", "references"} <= recipe.keys()
+    decoding = results["settings"]["decoding"]
+    assert (decoding["source_length"], decoding["max_new_tokens"]) == ("as in the dataset", 10)
+    assert results["environment"]["torch"] == torch.__version__
+    record = lines(options.output / "predictions-lead.jsonl")[0]
+    stemmed = RougeScorer(["rouge1"], use_stemmer=True)
+    by_hand = stemmed.score(record["references"][0], record["prediction"])["rouge1"].fmeasure
+    assert record["scores"]["rouge1"] == by_hand
+    with pytest.raises(ValueError, match=r"rouge\.stemmer was True, now False"):
+        evaluate(replace(options, limit=3, systems=("lead",)), ALONE)
 
 
 def test_systems_can_be_added_later(options, finished):
@@ -363,7 +411,8 @@ def test_a_killed_evaluation_keeps_its_batches_and_ends_in_the_same_files(option
     program = [sys.executable, "-c", KILLED_AT_THE_FOURTH_BATCH, str(CLI.parents[1])]
     done = subprocess.run([*program, *command(options)], capture_output=True, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    assert len(lines(options.output / "predictions-model.part-0.jsonl")) == 12
+    kept = lines(options.output / "predictions-model.part-0.jsonl")
+    assert sum("prediction" in line for line in kept) == 12
     assert not (options.output / "results.json").exists()
     assert evaluate(options, ALONE)[1]
     assert contents(options.output) == contents(finished)

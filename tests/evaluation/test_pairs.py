@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from pipeline.distributed import World
+from pipeline.evaluate import summary
 from pipeline.evaluation import run
 from pipeline.evaluation.rouge import score
-from pipeline.evaluation.run import Examples, Options, evaluate
+from pipeline.evaluation.run import SUBMISSION, Examples, Options, evaluate
 from pipeline.model import load_model
 from pipeline.model.generation import DecodingStrategy
 from pipeline.shards import Dataset, Sample, write_manifest, write_shard
@@ -110,6 +111,95 @@ def test_a_hidden_split_is_refused(checkpoint, pairs, tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="holds no references"):
         Validation(dataset, WITH_ROUGE, ALONE)
+
+
+def test_a_hidden_split_is_summarised_for_a_submission(checkpoint, pairs, tmp_path, capsys):
+    hidden = [changed(sample, references=[]) for sample in list(pairs)[:4]]
+    dataset = rewrite(tmp_path / "hidden", pairs, hidden)
+    output = tmp_path / "out"
+    chosen = replace(
+        options(checkpoint, dataset, output), systems=("model",), scrolls_submission=True
+    )
+    results, _ = evaluate(chosen, ALONE)
+    assert "documents: 3 without a reference summarised, not scored" in capsys.readouterr().out
+    assert (results["examples"], results["systems"]) == (0, {})
+    written = json.loads((output / SUBMISSION).read_text())
+    records = [json.loads(line) for line in (output / "predictions-model.jsonl").open()]
+    assert written == {record["id"]: record["prediction"] for record in records}
+    assert list(written) == ["a", "b", "c"] and any(written.values())
+    assert not evaluate(chosen, ALONE)[1]
+    (output / SUBMISSION).unlink()
+    assert evaluate(chosen, ALONE)[1]
+    assert json.loads((output / SUBMISSION).read_text()) == written
+    with pytest.raises(ValueError, match="give --systems model"):
+        evaluate(replace(chosen, systems=("model", "lead")), ALONE)
+
+
+def test_a_submission_of_what_has_references_is_scored_too(checkpoint, pairs, tmp_path):
+    known = [sample for k, sample in enumerate(pairs) if k != 4]
+    dataset = rewrite(tmp_path / "known", pairs, known)
+    chosen = replace(options(checkpoint, dataset, tmp_path / "out"), systems=("model",))
+    expected, _ = evaluate(chosen, ALONE)
+    both = replace(chosen, output=tmp_path / "both", scrolls_submission=True)
+    found, _ = evaluate(both, ALONE)
+    assert (expected["examples"], found["examples"]) == (2, 2)
+    for name in ("systems", "best_over_references"):
+        assert found[name]["model"]["rouge1"] == pytest.approx(expected[name]["model"]["rouge1"])
+    assert list(json.loads((tmp_path / "both" / SUBMISSION).read_text())) == ["a", "b", "c"]
+
+
+def test_a_submission_has_one_summary_an_id(checkpoint, pairs, tmp_path):
+    assert Examples(pairs).repeated_ids() == ["a"]
+    chosen = replace(
+        options(checkpoint, pairs, tmp_path / "out"), systems=("model",), scrolls_submission=True
+    )
+    with pytest.raises(ValueError, match="1 ids, among them 'a', have several documents"):
+        evaluate(chosen, ALONE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_rouge_cannot_read_score_0_and_are_counted(
+    checkpoint, pairs, tmp_path, monkeypatch
+):
+    texts = {"a": "", "b": "日本、。"}
+    references = {"a": "The mill.", "b": "\u3000"}
+    samples = [
+        changed(pairs[k], id=name, references=[references[name]]) for k, name in enumerate("ab")
+    ]
+    dataset = rewrite(tmp_path / "odd", pairs, [*samples, changed(pairs[2], id="b")])
+    monkeypatch.setattr(run, "generate_batch", lambda *arguments: ["", "日本、。", "Soup."])
+    chosen = replace(options(checkpoint, dataset, tmp_path / "out"), systems=("model",))
+    results, _ = evaluate(chosen, ALONE)
+    records = [json.loads(line) for line in (tmp_path / "out/predictions-model.jsonl").open()]
+    for record in records:
+        if record["prediction"] in texts.values():
+            assert set(record["scores"].values()) == {0.0}
+    assert results["predictions_without_words"] == {"model": 2}
+    assert results["empty_predictions"] == {"model": 1}
+    assert (results["references_without_words"], results["repeated_ids"]) == (1, 1)
+    said = "\n".join(summary(results))
+    assert "model: 2 predictions without ASCII letters or digits score 0, 1 of them empty" in said
+    assert "1 references without ASCII letters or digits" in said
+    assert "1 ids have several documents" in said
+
+
+def test_a_set_of_scrolls_takes_rouge_l(checkpoint, pairs, tmp_path):
+    dataset = rewrite(tmp_path / "gov", pairs, list(pairs))
+    manifest = json.loads((dataset.path / "manifest.json").read_text())
+    manifest["settings"] = {"dataset": "booksum-book", "source_length": 0}
+    write_manifest(dataset.path, manifest)
+    results, _ = evaluate(options(checkpoint, dataset, tmp_path / "out"), ALONE)
+    assert results["mean"] == "mean_rouge_L"
+    assert results["settings"]["dataset"]["set"] == "booksum_book"
+    assert results["settings"]["decoding"]["source_length"] == "whole text"
+    lead = results["systems"]["lead"]
+    by_hand = sum(lead[name]["value"] for name in ("rouge1", "rouge2", "rougeL")) / 3
+    said = "\n".join(summary(results))
+    assert f"{by_hand:.2f} |" in said
+    assert "Mean ROUGE is that of ROUGE-1, ROUGE-2 and ROUGE-L." in said
+    best = results["best_over_references"]["lead"]
+    product = best["rouge1"]["value"] * best["rouge2"]["value"] * best["rougeL"]["value"]
+    assert f"/ {product ** (1 / 3):.2f}" in said
 
 
 def test_generated_validation_passes_over_hidden_references(checkpoint, pairs):
