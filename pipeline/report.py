@@ -1,6 +1,6 @@
-"""Collect runs and evaluations into a page, report.md and report.html, with loss.png and rouge.png.
+"""Collect runs, evaluations and measurements into a page, report.md and report.html, with pictures.
 
-`paper`: what each set scored, beside the paper. `demo`: what `make demo` made.
+`paper`: the paper's nine tables and its figures with ours. `demo`: what `make demo` made.
 """
 
 import sys
@@ -10,37 +10,49 @@ if not __package__:  # run by path: import from the repository root, not from th
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
+from collections.abc import Callable
 
 from pipeline.command_line import Parser
 from pipeline.evaluation import demo_report, paper_report
 from pipeline.evaluation.command_line import exit_on_user_error
-from pipeline.evaluation.paper import paper
-from pipeline.evaluation.results import read_results
+from pipeline.evaluation.material import Evaluation, Material, read_evaluation, read_measurements
+from pipeline.evaluation.paper import LOCOST, paper
 from pipeline.evaluation.runs import read_run
 from pipeline.files import check_folder
+from pipeline.shards import Dataset
 
-Named = list[tuple[str, Path]]
+Named = tuple[str, str, Path]
+"""What a folder is of, which system's, and the folder."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line; exits with status 2 on one that cannot be."""
     parser = Parser(prog="report.py", description=__doc__)
     pages = parser.add_subparsers(dest="page", required=True)
-    page = pages.add_parser("paper", help="every set beside the paper, and how the runs went")
+    page = pages.add_parser("paper", help="the paper's tables and figures, and how the runs went")
     page.add_argument("--pretrain", type=Path, help="run folder of the pre-training")
-    for name, meaning in {
-        "finetune": "run folders of fine-tunings",
-        "evaluation": "evaluate.py's outputs",
-    }.items():
+    sets, systems = ", ".join(paper().sets), ", ".join(paper().systems)
+    tokens = "TOKENS[:SYSTEM]=FOLDER"
+    for name, kind, form, meaning in (
+        ("finetune", _of_set, "SET=FOLDER", "run folders of fine-tunings"),
+        (
+            "evaluation", _of_set, "SET[:SYSTEM]=FOLDER",
+            f"evaluate.py's outputs; the paper's sets are {sets}, its systems {systems}",
+        ),
+        ("extrapolation", _of_tokens, tokens, "evaluations of arXiv read at so many tokens"),
+        ("context", _of_tokens, tokens, "evaluations of BookSum-Book, trained at so many tokens"),
+        ("data", _of_set, "SET=FOLDER", "shards, as many splits as there are"),
+    ):  # fmt: skip
         page.add_argument(
             f"--{name}",
-            type=_named,
+            type=kind,
             nargs="+",
             action="extend",
             default=[],
-            metavar="SET=FOLDER",
-            help=f"{meaning}; the paper's sets are {', '.join(paper().sets)}",
+            metavar=form,
+            help=meaning,
         )
+    page.add_argument("--systems", type=Path, help="systems.json of benchmark.py systems")
     page.add_argument("--output", type=Path, required=True, help="folder to write into")
     page.add_argument("--dry_run", action="store_true", help="check what is there, then exit")
     page = pages.add_parser("demo", help="the whole road in small; every argument is needed")
@@ -57,39 +69,105 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _named(text: str) -> tuple[str, Path]:
+def _named(text: str, what: str) -> Named:
     name, sign, folder = text.partition("=")
-    if not (name and sign and folder):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected SET=FOLDER")
+    name, colon, system = name.partition(":")
+    if not (name and sign and folder) or bool(colon) != bool(system):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {what}=FOLDER")
+    return name, system or LOCOST, Path(folder)
+
+
+def _of_set(text: str) -> Named:
+    name, system, folder = _named(text, "SET")
     known = name.lower().replace("-", "_")
     if name != known and known in paper().sets:
         raise argparse.ArgumentTypeError(f"{name!r}: the set is called {known}")
-    return name, Path(folder)
+    return name, system, folder
 
 
-def _by_set(option: str, named: Named) -> dict[str, Path]:
-    """Raises ValueError where a set has two folders."""
-    if len(dict(named)) < len(named):
-        raise ValueError(f"--{option} names a set twice; give one folder a set")
-    return dict(named)
+def _of_tokens(text: str) -> Named:
+    tokens, system, folder = _named(text, "TOKENS")
+    if not tokens.isdecimal() or int(tokens) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TOKENS=FOLDER, at least 2 tokens")
+    return tokens, system, folder
+
+
+def _folders(option: str, named: list[Named]) -> dict[str, dict[str, Path]]:
+    """By set or tokens, then by system. Raises ValueError where one has two folders."""
+    found: dict[str, dict[str, Path]] = {}
+    for name, system, folder in named:
+        if system in found.setdefault(name, {}):
+            raise ValueError(f"--{option} names {name} of {system} twice; give one folder")
+        found[name][system] = folder
+    return found
+
+
+def _of_locost(option: str, named: list[Named]) -> dict[str, Path]:
+    """Raises ValueError where a system is named, or a set twice."""
+    folders = _folders(option, named)
+    if other := next((s for systems in folders.values() for s in systems if s != LOCOST), None):
+        raise ValueError(f"--{option} takes SET=FOLDER, without a system ({other})")
+    return {name: systems[LOCOST] for name, systems in folders.items()}
+
+
+def _sweep(
+    option: str, named: list[Named], read: Callable[[Path, int], Evaluation]
+) -> dict[str, dict[int, Evaluation]]:
+    """By system, then by tokens."""
+    found: dict[str, dict[int, Evaluation]] = {}
+    for tokens, systems in _folders(option, named).items():
+        for system, folder in systems.items():
+            found.setdefault(system, {})[int(tokens)] = read(folder, int(tokens))
+    return found
+
+
+def _read_at(folder: Path, tokens: int) -> Evaluation:
+    """An evaluation of arXiv that read at most so many tokens; ValueError on another."""
+    found = read_evaluation(folder, "arxiv")
+    source = found.results["settings"]["decoding"].get("source_length")
+    if isinstance(source, int) and source != tokens:
+        raise ValueError(f"{folder} read {source} tokens, not {tokens}")
+    return found
 
 
 def write_paper_page(options: argparse.Namespace) -> str:
     """What was done. Raises ValueError or OSError where a folder is not there or not finished."""
-    if not (options.pretrain or options.finetune or options.evaluation):
-        raise ValueError("nothing to report: give --pretrain, --finetune or --evaluation")
-    finetune = _by_set("finetune", options.finetune)
-    evaluation = _by_set("evaluation", options.evaluation)
-    material = paper_report.Material(
-        pretrain=read_run(options.pretrain) if options.pretrain else None,
-        finetune={name: read_run(folder) for name, folder in finetune.items()},
-        evaluation={name: read_results(folder, ("model",)) for name, folder in evaluation.items()},
-    )
+    material = read_material(options)
+    evaluations = len(list(material.labelled()))
+    if not (material.runs or evaluations or material.measurements or material.manifests):
+        raise ValueError(
+            "nothing to report: give --pretrain, --finetune, --evaluation, --extrapolation, "
+            "--context, --systems or --data"
+        )
     check_folder(options.output)
     if options.dry_run:
-        return f"ready: {len(material.runs)} training runs, {len(evaluation)} evaluations"
+        return f"ready: {len(material.runs)} training runs, {evaluations} evaluations"
     paper_report.write_report(material, options.output)
     return written(options.output)
+
+
+def read_material(options: argparse.Namespace) -> Material:
+    """All that was named. Raises ValueError or OSError where a folder is not there or not whole."""
+    manifests: dict[str, list[dict]] = {}
+    for name, _, folder in options.data:
+        manifests.setdefault(name, []).append(Dataset(folder).manifest)
+    return Material(
+        pretrain=read_run(options.pretrain) if options.pretrain else None,
+        finetune={
+            name: read_run(folder)
+            for name, folder in _of_locost("finetune", options.finetune).items()
+        },
+        evaluations={
+            name: {system: read_evaluation(folder, name) for system, folder in systems.items()}
+            for name, systems in _folders("evaluation", options.evaluation).items()
+        },
+        extrapolation=_sweep("extrapolation", options.extrapolation, _read_at),
+        contexts=_sweep(
+            "context", options.context, lambda folder, _: read_evaluation(folder, "booksum_book")
+        ),
+        measurements=read_measurements(options.systems) if options.systems else None,
+        manifests=manifests,
+    )
 
 
 def write_demo_page(options: argparse.Namespace) -> str:

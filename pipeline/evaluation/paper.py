@@ -1,8 +1,10 @@
 """The paper's figures, as data."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -10,28 +12,69 @@ from pipeline.evaluation.rouge import Scores, mean_rouge
 
 TABLES = Path(__file__).with_name("paper_tables.yaml")
 MEAN = {"rougeL": "mean_rouge_L", "rougeLsum": "mean_rouge"}  # the mean that ends in this type
+LOCOST, LONGT5 = "locost", "longt5-tglobal"
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """What a set's table says of a system, F1 in percent; `third` is the table's third ROUGE."""
+
+    rouge1: float
+    rouge2: float
+    third: float
+    bert_score: float | None = None
+    blanc: float | None = None
+    percent: float | None = None
+    """Mean ROUGE in percent of LongT5's, as printed."""
+
+    @property
+    def mean_rouge(self) -> float:
+        """The arithmetic mean of the three."""
+        return (self.rouge1 + self.rouge2 + self.third) / 3
+
+    @property
+    def geometric_mean(self) -> float:
+        """SCROLLS's figure, where the third is ROUGE-L."""
+        return (self.rouge1 * self.rouge2 * self.third) ** (1 / 3)
 
 
 @dataclass(frozen=True)
 class PaperSet:
-    """What the paper says of a summarisation set; scores are LOCOST's, F1 in percent."""
+    """What the paper says of a summarisation set."""
 
     title: str
-    documents: int
+    last: str
+    """The third ROUGE type of the set's table: rougeL or rougeLsum."""
     lengths: tuple[int | None, int]
     """Longest source and target in tokens; None: whole texts."""
-    scores: Scores
+    counts: tuple[int, int, int]
+    """Pairs in the training, validation and test split."""
+    input: tuple[float, int, int, int]
+    """Mean, median, greatest and 90th percentile of the documents' tokens."""
+    rows: dict[str, PaperRow]
+    """By system."""
     note: str = ""
 
     @property
-    def last(self) -> str:
-        """The third ROUGE type of the set's table: rougeL or rougeLsum."""
-        return next(name for name in self.scores if name.startswith("rougeL"))
+    def documents(self) -> int:
+        """Pairs of the test split."""
+        return self.counts[2]
+
+    @property
+    def scores(self) -> Scores:
+        """LOCOST's, by type."""
+        row = self.rows[LOCOST]
+        return {"rouge1": row.rouge1, "rouge2": row.rouge2, self.last: row.third}
 
     @property
     def mean_rouge(self) -> float:
-        """The arithmetic mean of the three scores."""
+        """LOCOST's: the arithmetic mean of its three scores."""
         return mean_rouge(self.scores, self.last)
+
+    def percent(self, system: str) -> float:
+        """A system's Mean ROUGE in percent of LongT5's, recomputed from the rows."""
+        return 100 * self.rows[system].mean_rouge / self.rows[LONGT5].mean_rouge
 
 
 @dataclass(frozen=True)
@@ -61,9 +104,21 @@ class PretrainingCost:
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper's sets by the names that recipes give them, in its order, and its cost."""
+    """The paper's tables; the sets by the names that recipes give them, in its order.
 
+    The comments in paper_tables.yaml say what the columns of the other tables are.
+    """
+
+    systems: dict[str, str]
     sets: dict[str, PaperSet]
+    scrolls: dict[str, Sequence[float | None]]
+    throughput: dict[str, Sequence[float | None]]
+    books: dict[str, Sequence[float]]
+    extrapolation: dict[str, Sequence[float]]
+    judge_model: str
+    judge: dict[str, Sequence[float]]
+    hyperparameters: dict[str, dict[str, Any]]
+    complexity: dict[str, str]
     pretraining: PretrainingCost
 
 
@@ -71,8 +126,21 @@ class Paper:
 def paper() -> Paper:
     """The figures in paper_tables.yaml."""
     tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
-    sets = {name: PaperSet(**values) for name, values in tables["sets"].items()}
-    return Paper(sets, PretrainingCost(**tables["pretraining"]))
+    judge = tables.pop("judge")
+    return Paper(
+        **{
+            **tables,
+            "sets": {name: _paper_set(values) for name, values in tables["sets"].items()},
+            "pretraining": PretrainingCost(**tables["pretraining"]),
+        },
+        judge_model=judge["model"],
+        judge=judge["rows"],
+    )
+
+
+def _paper_set(values: Mapping[str, Any]) -> PaperSet:
+    rows = {system: PaperRow(*row) for system, row in values["rows"].items()}
+    return PaperSet(**{**values, "rows": rows})
 
 
 def last_type(name: str) -> str:

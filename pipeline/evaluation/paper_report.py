@@ -1,52 +1,17 @@
 """The report of the whole chain: what each set scored beside the paper, how the runs went."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluation import plots
+from pipeline.evaluation import paper_comparison, paper_figures, plots
+from pipeline.evaluation.material import Material, ordered, title
 from pipeline.evaluation.page import escape, write_page
 from pipeline.evaluation.paper import MEAN, PaperSet, mean_column, paper
 from pipeline.evaluation.results import shown_settings, verdict
 from pipeline.evaluation.rouge import TYPES, Interval
-from pipeline.evaluation.runs import LOSS_NOTE, Run, cost, cost_table, loss_table
+from pipeline.evaluation.runs import LOSS_NOTE, cost, cost_table, loss_table
 from pipeline.evaluation.tables import ROUGE_COLUMNS, markdown_table, settings_table
-
-PRETRAINING = "pre-training"
-
-
-@dataclass(frozen=True)
-class Material:
-    """All the report is made of, fine-tunings and evaluation results by set."""
-
-    pretrain: Run | None
-    finetune: Mapping[str, Run]
-    evaluation: Mapping[str, dict[str, Any]]
-
-    @property
-    def panels(self) -> dict[str, dict[str, Run]]:
-        """The training runs, under the titles of the figure's panels."""
-        pretraining = {PRETRAINING: self.pretrain} if self.pretrain else {}
-        finetuning = {title(name): self.finetune[name] for name in ordered(self.finetune)}
-        panels = {"Pre-training": pretraining, "Fine-tuning": finetuning}
-        return {name: runs for name, runs in panels.items() if runs}
-
-    @property
-    def runs(self) -> dict[str, Run]:
-        """The training runs, by the names that the tables give them."""
-        return {name: run for runs in self.panels.values() for name, run in runs.items()}
-
-
-def ordered(names: Mapping[str, Any]) -> list[str]:
-    """The paper's sets in its order, then the others."""
-    known = [name for name in paper().sets if name in names]
-    return known + sorted(set(names) - set(known))
-
-
-def title(name: str) -> str:
-    """How the paper writes a set's name; other sets keep theirs."""
-    return paper().sets[name].title if name in paper().sets else escape(name)
 
 
 def write_report(material: Material, output: Path) -> None:
@@ -54,8 +19,9 @@ def write_report(material: Material, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     if material.panels:
         plots.plot_losses(material.panels, output / "loss.png")
-    if bars := _bars(material.evaluation):
+    if bars := _bars(material.locost):
         plots.plot_bars(bars, "Mean ROUGE on the test splits", output / "rouge.png")
+    paper_figures.draw(material, output)
     write_page(list(_sections(material)), output)
 
 
@@ -80,7 +46,7 @@ def mean_interval(name: str, results: Mapping[str, Any]) -> Interval:
 
 def _sections(material: Material) -> Iterator[str]:
     """The report in parts of Markdown."""
-    evaluation = material.evaluation
+    evaluation = material.locost
     yield "# LOCOST, beside the paper"
     yield "## Scores"
     yield overview(evaluation)
@@ -96,6 +62,10 @@ def _sections(material: Material) -> Iterator[str]:
         yield "![Mean ROUGE of each set, ours and the paper's](rouge.png)"
     for name in ordered(evaluation):
         yield from _set_sections(name, evaluation[name])
+    yield "## The paper's tables"
+    yield from paper_comparison.tables(material)
+    yield "## The paper's figures"
+    yield from paper_figures.sections(material)
     yield "## Losses"
     if material.runs:
         yield loss_table(material.runs)
@@ -119,14 +89,13 @@ def _sections(material: Material) -> Iterator[str]:
         )
     else:
         yield "No training run was given."
-    if material.runs or evaluation:
+    labelled = dict(material.labelled())
+    if material.runs or labelled:
         yield "## Settings"
     if material.runs:
         yield settings_table({name: run.settings for name, run in material.runs.items()})
-    if evaluation:
-        yield settings_table(
-            {title(name): shown_settings(evaluation[name]) for name in ordered(evaluation)}
-        )
+    if labelled:
+        yield settings_table({name: shown_settings(one.results) for name, one in labelled.items()})
 
 
 def overview(evaluation: Mapping[str, dict[str, Any]]) -> str:

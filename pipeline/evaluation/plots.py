@@ -47,7 +47,7 @@ def plot_losses(panels: Mapping[str, Mapping[str, Run]], path: Path) -> None:
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for panel, (title, runs) in zip(axes, panels.items(), strict=True):
             _draw_losses(panel, title, runs)
-        _save(figure, path)
+        save(figure, path)
 
 
 def plot_rouge(systems: Mapping[str, Mapping[str, Interval]], path: Path) -> None:
@@ -94,7 +94,7 @@ def plot_bars(systems: Mapping[str, Mapping[str, Interval]], title: str, path: P
         axes.set_ylabel("F1, percent")
         axes.set_title(title)
         figure.legend(loc="outside lower center", ncols=len(systems))
-        _save(figure, path)
+        save(figure, path)
 
 
 def _draw_losses(axes: Axes, title: str, runs: Mapping[str, Run]) -> None:
@@ -134,6 +134,7 @@ def smooth(values: Sequence[float] | np.ndarray) -> np.ndarray:
     return (sums[last] - sums[first]) / (last - first)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture, the same bytes for the same figure."""
     # Without the version of matplotlib, which says nothing about the numbers.
     figure.savefig(path, dpi=150, metadata={"Software": None})

@@ -40,6 +40,9 @@ def write_evaluation(folder: Path, name: str, systems: dict, **more: object) -> 
         },
         "examples": 1234,
         "systems": systems,
+        "best_over_references": {
+            name: {**one, "geometric_mean": one["mean_rouge"]} for name, one in systems.items()
+        },
         "model_minus": {},
         "predictions_without_words": dict.fromkeys(systems, 0),
         **more,
@@ -198,7 +201,7 @@ def test_the_html_page_stands_alone(report):
             assert tag not in ("link", "script")
 
     Reader().feed(page)
-    assert len(sources) == 2
+    assert len(sources) == 3
     assert all(source.startswith("data:image/png;base64,") for source in sources)
     for private in (str(report.parent), "/home", "/root"):
         assert private not in page + (report / "report.md").read_text()
@@ -225,7 +228,7 @@ def test_a_dry_run_reads_and_writes_nothing(parts, tmp_path, capsys):
         ("evaluation", "pubmed={}/absent", "absent has no results of model"),
         ("evaluation", "pubmed={}/begun", "begun has no results of model"),
         ("evaluation", "pubmed={}/broken", "results.json is not JSON"),
-        ("evaluation", "arxiv={}/begun", "--evaluation names a set twice"),
+        ("evaluation", "arxiv={}/begun", "--evaluation names arxiv of locost twice"),
         ("evaluation", "BookSum-Book={}/begun", "the set is called booksum_book"),
         ("evaluation", "{}/begun", "expected SET=FOLDER"),
         ("finetune", "pubmed={}/absent", "absent"),

@@ -1,0 +1,256 @@
+"""The paper's tables of complexity, throughput, memory, data sets and settings, with ours below."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.evaluation.comparison import NOTHING, Cells, Table, Value
+from pipeline.evaluation.material import (
+    Material,
+    Measurements,
+    Results,
+    figure,
+    ordered,
+    system_title,
+    title,
+)
+from pipeline.evaluation.page import escape
+from pipeline.evaluation.paper import LOCOST, LONGT5, OUT_OF_MEMORY, paper
+
+ONE, TWO = ".1f", ".2f"
+LENGTHS = {4096: "4K", 16384: "16K"}
+MODES = ("inference", "training")
+MEMORIES = ("plain", "saving")
+
+
+def complexity(material: Material) -> Iterator[str]:
+    """The laws of a layer, and the powers of the length that whole systems take as measured."""
+    measured = material.measurements
+    time, memory = ([f"{kind}, {mode}" for mode in MODES] for kind in ("time", "memory"))
+    columns = {"law": "", "law's power": TWO, **dict.fromkeys((*time, *memory), TWO)}
+    systems = _in_order(paper().complexity, dict.fromkeys(measured.systems) if measured else {})
+    published: dict[str, Cells] = {}
+    ours: dict[str, dict[str, Cells]] = {}
+    for system in systems:
+        if system in paper().complexity:
+            published[_law_title(system)] = {"law": f"O({paper().complexity[system]})"}
+        if measured and (powers := _powers(measured, system)):
+            ours.setdefault(_law_title(system), {})[""] = powers
+    remarks = [
+        "Ours are powers of the length, of the whole system as it computes by itself: the slope, "
+        "in logarithms, of time and of peak memory over the built model, over the lengths it was "
+        "measured at, three or more; beside them the law's own power over these lengths. What "
+        "grows with the length itself, such as the feed-forward layers, draws the powers towards "
+        "1. T5, BART and PEGASUS are transformers."
+    ]
+    if measured:
+        remarks.append(f"Measured on {escape(measured.device)}.")
+    yield from Table(columns, published, ours, remarks).markdown()
+
+
+def _law_title(system: str) -> str:
+    return "transformer" if system == "transformer" else system_title(system)
+
+
+LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    LOCOST: lambda n: n * np.log(n),
+    LONGT5: lambda n: n * 255 + n * (n // 16),  # its published window and block
+    **dict.fromkeys(("led", "bigbird", "lsg", "longt5-local"), lambda n: n),
+    **dict.fromkeys(("t5", "bart", "pegasus"), lambda n: n**2),
+}
+
+
+def power(lengths: Sequence[int], values: Sequence[float] | np.ndarray) -> float:
+    """The power of the length that fits best: the slope of log values over log lengths."""
+    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+
+
+def _powers(measured: Measurements, system: str) -> dict[str, Value]:
+    """Of the system's plain rows; nothing where there are fewer than three lengths."""
+    cells: dict[str, Value] = {}
+    for kind, name in (("time", measured.time), ("memory", "peak_gib")):
+        for mode in MODES:
+            points = {
+                length: value
+                for length, row in sorted(measured.find(system, mode, "plain").items())
+                if (value := figure(row, name)) and value > 0
+            }
+            if len(points) >= 3:
+                cells[f"{kind}, {mode}"] = power(list(points), list(points.values()))
+                if system in LAWS:
+                    law = LAWS[system](np.array(list(points), dtype=float))
+                    cells["law's power"] = power(list(points), law)
+    return cells
+
+
+def throughput(material: Material) -> Iterator[str]:
+    """Samples a second, and as multiples of LongT5's, by which machines can be compared."""
+    cases = [(n, mode) for n in LENGTHS for mode in MODES]
+    names = [f"{LENGTHS[n]} {mode}" for n, mode in cases]
+    ratios = [f"{name}, × LongT5" for name in names]
+    columns = dict.fromkeys((*names, *ratios), TWO)
+    measured = material.measurements
+
+    def with_ratios(rows: Mapping[str, Mapping[str, Value]]) -> dict[str, Cells]:
+        base = rows.get(LONGT5, {})
+        return {
+            system: {
+                **row,
+                **{
+                    ratio: _over(row.get(n), base.get(n))
+                    for n, ratio in zip(names, ratios, strict=True)
+                },
+            }
+            for system, row in rows.items()
+        }
+
+    published = with_ratios(
+        {
+            system: dict(zip(names, [OUT_OF_MEMORY if v is None else v for v in row], strict=True))
+            for system, row in paper().throughput.items()
+        }
+    )
+    ours: dict[str, dict[str, Cells]] = {}
+    for memory in MEMORIES if measured else ():
+        assert measured
+        rows = {
+            system: {
+                name: _rate(measured.find(system, mode, memory).get(n))
+                for name, (n, mode) in zip(names, cases, strict=True)
+            }
+            for system in measured.systems
+        }
+        for system, cells in with_ratios(rows).items():
+            if any(value is not None for value in cells.values()):
+                ours.setdefault(system, {})[memory] = cells
+    remarks = [
+        "Samples a second of another machine have no difference; their multiples of LongT5's have. "
+        "*plain*: as a system computes by itself, *saving*: with every saving of memory it has."
+    ]
+    if measured:
+        remarks.append(f"Ours: {escape(measured.device)}.")
+    yield from _titled(columns, published, ours, remarks, frozenset(names)).markdown()
+
+
+def _titled(
+    columns: Mapping[str, str],
+    published: Mapping[str, Cells],
+    ours: Mapping[str, Mapping[str, Cells]],
+    remarks: list[str],
+    apart: frozenset[str] = frozenset(),
+) -> Table:
+    """A table of rows by the systems' names."""
+    order = _in_order(published, ours)
+    return Table(
+        columns,
+        {system_title(system): published[system] for system in order if system in published},
+        {system_title(system): ours[system] for system in order if system in ours},
+        remarks,
+        apart,
+    )
+
+
+def _over(value: Value, base: Value) -> Value:
+    if isinstance(value, int | float) and isinstance(base, int | float) and base:
+        return value / base
+    return None
+
+
+def _rate(row: Mapping[str, Any] | None) -> Value:
+    """Samples a second; why there are none, where a cross stands."""
+    if row and "cross" in row:
+        return str(row["cross"]).split(" (")[0]
+    seconds = figure(row, "wall_s")
+    return row.get("batch", 1) / seconds if row and seconds else None
+
+
+def memory_multiples(measured: Measurements | None, memory: str) -> dict[str, dict[str, float]]:
+    """By mode and system: peak memory at 16K as a multiple of the least."""
+    found: dict[str, dict[str, float]] = {mode: {} for mode in MODES}
+    for mode in MODES if measured else ():
+        assert measured
+        peaks = {
+            system: value
+            for system in measured.systems
+            if (value := figure(measured.find(system, mode, memory).get(16384), "peak_gib"))
+        }
+        found[mode] = {system: peak / min(peaks.values()) for system, peak in peaks.items()}
+    return found
+
+
+def memory_table(measured: Measurements | None) -> Table:
+    """Peak memory at 16K, as multiples of the least."""
+    published: dict[str, Cells] = {
+        system: {"training": row[1] or OUT_OF_MEMORY, "inference": row[2]}
+        for system, row in paper().scrolls.items()
+    }
+    ours: dict[str, dict[str, Cells]] = {}
+    for memory in MEMORIES:
+        multiples = memory_multiples(measured, memory)
+        for system in dict.fromkeys((*multiples["training"], *multiples["inference"])):
+            cells = {mode: multiples[mode].get(system) for mode in MODES}
+            ours.setdefault(system, {})[memory] = cells
+    remarks = ["The least of the systems that are in the table, the peak over the built model."]
+    return _titled({"training": ONE, "inference": ONE}, published, ours, remarks)
+
+
+def datasets(material: Material) -> Iterator[str]:
+    """Pairs of each split, and the documents' tokens, of all splits of ours that were given."""
+    splits = ("train", "validation", "test")
+    lengths = ("mean", "median", "max", "p90")
+    columns = {**dict.fromkeys(splits, ","), "mean": ",.2f", **dict.fromkeys(lengths[1:], ",")}
+    published: dict[str, Cells] = {
+        one.title: dict(zip((*splits, *lengths), (*one.counts, *one.input), strict=True))
+        for one in paper().sets.values()
+    }
+    ours: dict[str, dict[str, Cells]] = {}
+    for name in ordered(material.manifests):
+        manifests = {_split(manifest): manifest for manifest in material.manifests[name]}
+        if summarised := {s: m for s, m in manifests.items() if m["kind"] == "summarisation"}:
+            cells: dict[str, Value] = {s: m["counts"].get("kept") for s, m in summarised.items()}
+            largest = max(summarised.values(), key=lambda m: m["counts"].get("kept", 0))
+            source = largest["lengths"].get("source", {})
+            cells |= {column: source.get(column) for column in lengths}
+            ours[title(name)] = {"": cells}
+    remarks = [
+        "Ours: pairs kept in the shards; tokens of the largest split that was given, with the end "
+        "token, before anything is cut."
+    ]
+    yield from Table(columns, published, ours, remarks, first="set").markdown()
+
+
+def _split(manifest: Results) -> str:
+    split = str(manifest["split"])
+    return "validation" if split in ("val", "valid") else split
+
+
+def hyperparameters(material: Material) -> Iterator[str]:
+    """The paper's settings beside those of our runs."""
+    c4 = [m for some in material.manifests.values() for m in some if m["kind"] != "summarisation"]
+    shards = {"vocab_size": c4[0]["tokenizer"]["vocab_size"], **c4[0]["settings"]} if c4 else {}
+    found: dict[str, Mapping[str, Any]] = {
+        "pretraining": material.pretrain.settings if material.pretrain else {},
+        "finetuning": next(iter(material.finetune.values())).settings if material.finetune else {},
+        "data": shards,
+    }
+    called = {"pretraining": "", "finetuning": " (fine-tuning)", "data": " (pre-training shards)"}
+    published: dict[str, Cells] = {}
+    ours: dict[str, dict[str, Cells]] = {}
+    for part, settings in paper().hyperparameters.items():
+        for name, value in settings.items():
+            row = f"`{name}`{called[part]}"
+            published[row] = {"value": _plain(value)}
+            if name in found[part]:
+                ours[row] = {"": {"value": _plain(found[part][name])}}
+    remarks = [f"{NOTHING} of ours: not given to this report."] if not ours else []
+    yield from Table({"value": "g"}, published, ours, remarks, first="setting").markdown()
+
+
+def _plain(value: Any) -> Value:
+    return value if isinstance(value, int | float) else ", ".join(map(str, value))
+
+
+def _in_order(published: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Systems: the paper's, then those of ours alone."""
+    return list(dict.fromkeys((*published, *ours)))
