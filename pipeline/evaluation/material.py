@@ -44,6 +44,21 @@ class Measurements:
         }
 
     @property
+    def settings(self) -> str:
+        """The device, and what all rows have in common, in words."""
+        words = [self.device]
+        for name, form in (
+            ("dtype", "{}"),
+            ("batch", "batch {}"),
+            ("tokens", "{} target tokens"),
+            ("threads", "{} threads"),
+        ):
+            found = {row.get(name) for row in self.rows}
+            if len(found) == 1 and None not in found:
+                words.append(form.format(*found))
+        return ", ".join(words)
+
+    @property
     def time(self) -> str:
         """The time to compare: others use a CPU's cores too."""
         return "cpu_s" if all(row.get("device") == "cpu" for row in self.rows) else "wall_s"

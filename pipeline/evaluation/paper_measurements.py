@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.evaluation.comparison import NOTHING, Cells, Table, Value
+from pipeline.evaluation.comparison import Cells, Table, Value
 from pipeline.evaluation.material import (
     Material,
     Measurements,
@@ -45,7 +45,7 @@ def complexity(material: Material) -> Iterator[str]:
         "1. T5, BART and PEGASUS are transformers."
     ]
     if measured:
-        remarks.append(f"Measured on {escape(measured.device)}.")
+        remarks.append(f"Ours: {escape(measured.settings)}.")
     yield from Table(columns, published, ours, remarks).markdown()
 
 
@@ -129,7 +129,7 @@ def throughput(material: Material) -> Iterator[str]:
         "*plain*: as a system computes by itself, *saving*: with every saving of memory it has."
     ]
     if measured:
-        remarks.append(f"Ours: {escape(measured.device)}.")
+        remarks.append(f"Ours: {escape(measured.settings)}.")
     yield from _titled(columns, published, ours, remarks, frozenset(names)).markdown()
 
 
@@ -243,8 +243,7 @@ def hyperparameters(material: Material) -> Iterator[str]:
             published[row] = {"value": _plain(value)}
             if name in found[part]:
                 ours[row] = {"": {"value": _plain(found[part][name])}}
-    remarks = [f"{NOTHING} of ours: not given to this report."] if not ours else []
-    yield from Table({"value": "g"}, published, ours, remarks, first="setting").markdown()
+    yield from Table({"value": ",.10g"}, published, ours, first="setting").markdown()
 
 
 def _plain(value: Any) -> Value:

@@ -105,7 +105,12 @@ def plot_memory(panels: Mapping[str, Mapping[str, Curve]], path: Path) -> None:
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.yaxis.set_minor_formatter(NullFormatter())
             panel.set_ylabel("peak over the built model, GiB")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        named = {
+            name: handle
+            for panel in axes
+            for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(named.values(), named, loc="outside lower center", ncols=4)
         save(figure, path)
 
 
