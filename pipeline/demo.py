@@ -277,12 +277,12 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def wait_for_orphans(folder: Path) -> None:
-    """Wait for trainings that outlived a killed run of this program; they finish its work."""
-    for lock in folder.glob("*/.lock"):
+    """Wait for what outlived a killed run of this program; it finishes its work."""
+    for lock in folder.rglob(".lock"):  # of trainings and of evaluations
         waiting = False
         while (held := hold_lock(lock)) is None:
             if not waiting:
-                print(f"{lock.parent.name}: a training is still running there; waiting for it")
+                print(f"{lock.parent.name}: a process is still at work there; waiting for it")
             waiting = True
             time.sleep(1)
         held.close()

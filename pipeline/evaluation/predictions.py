@@ -1,8 +1,8 @@
 """One system's predictions on disk: appended as they come, none lost, none twice.
 
-While work goes on each process appends to `predictions-<system>.part-<rank>.jsonl`: an example as
-soon as it is written, its scores, in a line of the same `index`, when they are there. When every
-example is there and scored, one process joins the parts, in the test set's order, into
+While work goes on each process appends examples to `predictions-<system>.part-<rank>.jsonl` and
+their scores, when they are there, to `scores-<system>.part-<rank>.jsonl`. When every example is
+there and scored, one process joins the parts, in the test set's order, into
 `predictions-<system>.jsonl`, whose existence means complete.
 """
 
@@ -14,11 +14,12 @@ from typing import Any
 from pipeline.files import replace_text
 
 Record = dict[str, Any]
+KINDS = PREDICTIONS, SCORES = "predictions", "scores"
 DOCUMENT_START = 400  # characters of the document kept beside its prediction, for readers
 
 
 class Predictions:
-    """The predictions of `system` in `folder`; a record is what the lines of its `index` hold."""
+    """The predictions of `system` in `folder`; records are JSON objects with a unique `index`."""
 
     def __init__(self, folder: Path, system: str) -> None:
         self.folder, self.system = folder, system
@@ -31,29 +32,41 @@ class Predictions:
 
     def read(self) -> list[Record]:
         """All records so far, by index; a line torn by a kill counts as missing."""
-        paths = [self.path] if self.complete else self._parts()
-        lines = [line for path in paths for line in _whole_lines(path)]
-        records: dict[int, Record] = {line["index"]: line for line in lines if "prediction" in line}
-        for line in lines:
-            if "prediction" not in line and line["index"] in records:
-                records[line["index"]] |= line
+        if self.complete:
+            records = {record["index"]: record for record in _whole_lines(self.path)}
+        else:
+            written, scores = (
+                [line for path in self._parts(kind) for line in _whole_lines(path)]
+                for kind in KINDS
+            )
+            records = {record["index"]: record for record in written}
+            for line in scores:
+                if line["index"] in records:
+                    records[line["index"]] |= line
         return [records[index] for index in sorted(records)]
 
     def append(self, records: Sequence[Record], rank: int) -> None:
-        """Add records, or scores of records, to this process's part."""
+        """Add records to this process's part."""
+        self._append(PREDICTIONS, records, rank)
+
+    def append_scores(self, scores: Sequence[Record], rank: int) -> None:
+        """Add scores of records, which have their `index`, to this process's part."""
+        self._append(SCORES, scores, rank)
+
+    def _append(self, kind: str, records: Sequence[Record], rank: int) -> None:
         if not records:
             return
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with self._part(rank).open("ab") as file:
+        with self._part(kind, rank).open("ab") as file:
             file.write(lines.encode())
 
     def repair(self, rank: int) -> None:
-        """Cut this process's part back to whole lines, before the first `append`."""
-        path = self._part(rank)
-        if path.is_file():
-            content = path.read_bytes()
-            with path.open("r+b") as file:
-                file.truncate(content.rfind(b"\n") + 1)
+        """Cut this process's parts back to whole lines, before the first `append`."""
+        for path in (self._part(kind, rank) for kind in KINDS):
+            if path.is_file():
+                content = path.read_bytes()
+                with path.open("r+b") as file:
+                    file.truncate(content.rfind(b"\n") + 1)
 
     def finish(self, count: int) -> None:
         """Join the parts, which must hold `count` examples, and delete them; one process calls."""
@@ -65,8 +78,9 @@ class Predictions:
             )
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         replace_text(self.path, "".join(lines))
-        for part in self._parts():
-            part.unlink()
+        for kind in KINDS:
+            for part in self._parts(kind):
+                part.unlink()
 
     def check_whole(self, count: int) -> None:
         """Raise ValueError unless the joined file holds the examples 0 to `count` - 1."""
@@ -80,11 +94,11 @@ class Predictions:
                 "delete it and run again"
             )
 
-    def _part(self, rank: int) -> Path:
-        return self.folder / f"predictions-{self.system}.part-{rank}.jsonl"
+    def _part(self, kind: str, rank: int) -> Path:
+        return self.folder / f"{kind}-{self.system}.part-{rank}.jsonl"
 
-    def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob(f"predictions-{self.system}.part-*.jsonl"))
+    def _parts(self, kind: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{kind}-{self.system}.part-*.jsonl"))
 
 
 def lacks_scores(record: Record) -> bool:

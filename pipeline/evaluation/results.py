@@ -19,6 +19,8 @@ def read_results(folder: Path, systems: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     results = {"systems": {}, **found}
+    if results.get("examples") == 0:
+        raise ValueError(f"{folder} has no scores: none of its documents has a reference")
     missing = [system for system in systems if system not in results["systems"]]
     if missing:
         raise ValueError(

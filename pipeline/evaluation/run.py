@@ -283,10 +283,10 @@ def _fill(
         ]
         store.append(records, world.rank)
         scoring.add(records)
-        store.append(scoring.take(), world.rank)
+        store.append_scores(scoring.take(), world.rank)
         if bar:
             bar.update(len(batch))
-    store.append(scoring.take(leave=0), world.rank)
+    store.append_scores(scoring.take(leave=0), world.rank)
     seconds, waited = time.perf_counter() - began, scoring.waited - waited
     world.barrier()
     if bar:

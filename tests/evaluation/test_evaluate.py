@@ -411,8 +411,7 @@ def test_a_killed_evaluation_keeps_its_batches_and_ends_in_the_same_files(option
     program = [sys.executable, "-c", KILLED_AT_THE_FOURTH_BATCH, str(CLI.parents[1])]
     done = subprocess.run([*program, *command(options)], capture_output=True, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    kept = lines(options.output / "predictions-model.part-0.jsonl")
-    assert sum("prediction" in line for line in kept) == 12
+    assert len(lines(options.output / "predictions-model.part-0.jsonl")) == 12
     assert not (options.output / "results.json").exists()
     assert evaluate(options, ALONE)[1]
     assert contents(options.output) == contents(finished)

@@ -320,6 +320,7 @@ def test_a_power_is_a_slope():
         ("--systems {}/8k/results.json", "holds no rows of measurements"),
         ("--data arxiv={}/8k", "no dataset folder"),
         ("--evaluation booksum_chapter={}/stale", "is of other summaries"),
+        ("--evaluation booksum_chapter={}/hidden", "none of its documents has a reference"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, tmp_path, capsys, more, named):
@@ -328,6 +329,8 @@ def test_what_cannot_be_is_one_line(arguments, tmp_path, capsys, more, named):
     stale = write_evaluation(tmp_path / "stale", "booksum_chapter", 1, 1, 1, 1)
     write_metric(stale, "blanc", "BLANC x", {"blanc": 1.0})
     (stale / "predictions-model.jsonl").write_text("others\n")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/results.json").write_text('{"examples": 0, "systems": {}}')
     with pytest.raises(SystemExit) as end:
         main([*arguments, *more.format(tmp_path).split(), f"--output={tmp_path / 'out'}"])
     error = capsys.readouterr().err

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.evaluation.predictions import Predictions
+from pipeline.evaluation.predictions import Predictions, lacks_scores
 
 
 def record(index: int) -> dict:
@@ -23,6 +23,23 @@ def test_parts_of_several_processes_join_in_order_and_none_is_lost_or_twice(tmp_
     store.finish(4)
     assert store.complete
     assert store.read() == [record(i) for i in range(4)]
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions-model.jsonl"]
+
+
+def test_an_example_is_complete_with_its_scores(tmp_path):
+    store = Predictions(tmp_path, "model")
+    records = [{**record(index), "references": ["x"] * (index < 2)} for index in range(3)]
+    store.append(records, rank=1)
+    store.append_scores([{"index": 1, "scores": {"rouge1": 0.5}}], rank=0)
+    with pytest.raises(RuntimeError, match="3 predictions of 3, 2 scored"):
+        store.finish(3)
+    assert [lacks_scores(one) for one in store.read()] == [True, False, False]
+    scores = tmp_path / "scores-model.part-2.jsonl"
+    scores.write_text('{"index": 0, "scores": {}}\n{"index": 0, "sco')
+    store.repair(rank=2)
+    assert scores.read_text().count("\n") == 1
+    store.finish(3)
+    assert list(store.read()[1]) == ["index", "prediction", "references", "scores"]
     assert [path.name for path in tmp_path.iterdir()] == ["predictions-model.jsonl"]
 
 
