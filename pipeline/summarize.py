@@ -30,6 +30,8 @@ from pipeline.evaluation.decode import PRECISIONS, load
 from pipeline.evaluation.summarizer import Record, Summarizer
 from pipeline.evaluation.texts import text_files
 from pipeline.files import replace_json
+from pipeline.model import Locost
+from pipeline.tokenizer import Tokenizer
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -97,6 +99,11 @@ def run(options: argparse.Namespace) -> bool:
         check_file(options.json)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, tokenizer = load(options.checkpoint, device)
+    if not isinstance(model, Locost) or not isinstance(tokenizer, Tokenizer):
+        raise ValueError(
+            f"{options.checkpoint} is a baseline; summarize.py plans the memory of LOCOST alone, "
+            "evaluate.py generates with both"
+        )
     summarizer = Summarizer(
         model, tokenizer, device, strategy, options.precision, options.source_length,
         options.max_memory, options.encoding, options.strip_gutenberg,

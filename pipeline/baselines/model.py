@@ -86,11 +86,15 @@ class Baseline(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **strategy: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        started: object = None,
+        **strategy: Any,
     ) -> Tensor:
         """As Locost.generate, by transformers: (B, L) -> (B, 1 + T), start token first.
 
-        Raises ValueError naming an option that is impossible, or that baselines do not have.
+        `started` is never told: there is no such state. Raises ValueError naming an option that is impossible, or that baselines do not have.
         """
         chosen = DecodingStrategy(**strategy)
         if chosen.memory_budget is not None:

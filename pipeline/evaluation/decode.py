@@ -92,7 +92,7 @@ def generate_batch(
 ) -> list[str]:
     """Summaries of one padded batch of sources, each (L,) ids ending with EOS.
 
-    `started` is told the state that decoding begins from, once the sources are encoded.
+    `started` is told the state that LOCOST's decoding begins from, once the sources are encoded.
     """
     input_ids = torch.full((len(sources), max(map(len, sources))), tokenizer.pad_id)
     mask = torch.zeros(input_ids.shape, dtype=torch.bool)
@@ -103,8 +103,8 @@ def generate_batch(
         outputs = model.generate(
             input_ids.to(device),
             attention_mask=None if mask.all() else mask.to(device),
+            started=started,
             **asdict(strategy),
-            **({"started": started} if started else {}),  # which LOCOST alone can tell
         )
     return [tokenizer.decode(_until_end(row, tokenizer.eos_id)) for row in outputs.tolist()]
 
