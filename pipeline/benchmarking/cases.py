@@ -15,7 +15,7 @@ from pipeline.baselines.model import Baseline
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig
 from pipeline.benchmarking import references
 from pipeline.benchmarking.meter import GIB, Peak, best, timed
-from pipeline.model import Locost, LocostConfig, encoder
+from pipeline.model import Locost, LocostConfig
 from pipeline.model.decoder import DecoderState
 from pipeline.model.layers import GatedFeedForward
 from pipeline.model.ssm import BidirectionalSSM
@@ -203,8 +203,8 @@ def _system(case: Case, device: torch.device) -> Result:
     model = _built(case).to(device).train(case.mode == "training")
     if case.memory == "saving":
         model.recompute_activations()
-    else:
-        encoder.TOKEN_BLOCK = sys.maxsize
+    elif isinstance(model, Locost):
+        model.encoder.use_token_blocks(sys.maxsize)
     size = model.config.vocab_size
     source = torch.randint(3, size, (case.batch, case.length), device=device)
     labels = torch.randint(3, size, (case.batch, case.tokens), device=device)

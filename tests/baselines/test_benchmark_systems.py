@@ -1,18 +1,19 @@
 """The comparison of whole systems: what is measured, what is left out, what is concluded."""
 
 import json
+import sys
 from dataclasses import asdict
 
 import matplotlib.image
 import pytest
-import torch
 from small_systems import SMALL
 
 from pipeline import benchmark
 from pipeline.baselines.systems import SYSTEMS
 from pipeline.benchmarking import systems
 from pipeline.benchmarking.cases import Case, measure
-from pipeline.model import Locost, LocostConfig, encoder
+from pipeline.model import Locost, LocostConfig
+from pipeline.model.encoder import Encoder
 
 LOCOST = {
     "vocab_size": 40, "d_model": 16, "state_dim": 4, "d_ff": 24, "encoder_layers": 1,
@@ -160,8 +161,12 @@ def test_out_of_memory_is_marked_and_not_tried_again(tmp_path):
     ]  # fmt: skip
 
 
-def test_plain_is_without_blocks_of_tokens():
-    measure(Case(subject="locost", mode="inference", length=32, tokens=4, model=LOCOST))
-    x = torch.zeros(1, 2**20, 1)
-    with torch.no_grad():
-        assert encoder.in_one_piece(x)
+def test_plain_is_without_blocks_of_tokens(monkeypatch):
+    sizes: list[int] = []
+    monkeypatch.setattr(Encoder, "use_token_blocks", lambda self, size: sizes.append(size))
+    for memory in ("plain", "saving"):
+        measure(
+            Case(subject="locost", mode="inference", length=32, tokens=4, model=LOCOST,
+                 memory=memory)
+        )  # fmt: skip
+    assert sizes == [sys.maxsize]
