@@ -1,29 +1,47 @@
 """Means over examples with bootstrap intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 
-from pipeline.evaluation.rouge import CONFIDENCE, RESAMPLES, Interval
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+Derived = Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]
+"""By name a figure as a function of the means, elementwise over resamples."""
+
+
+class Interval(TypedDict):
+    """A mean over examples and the ends of its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 def intervals(
-    examples: Sequence[Mapping[str, float]], scale: float = 1.0, seed: int = 0
+    examples: Sequence[Mapping[str, float]],
+    scale: float = 1.0,
+    seed: int = 0,
+    derived: Derived | None = None,
 ) -> dict[str, Interval]:
     """For each name its mean over the examples, times `scale`, and the interval's ends.
 
-    Percentile bootstrap: each resample weighs the n examples by how often it drew them. Raises
-    ValueError without examples.
+    So too for what is `derived` from the means. Percentile bootstrap: each resample weighs the n
+    examples by how often it drew them. Raises ValueError without examples.
     """
     if not examples:
         raise ValueError("no scores to average")
     names, n = list(examples[0]), len(examples)
     values = scale * np.array([[example[name] for name in names] for example in examples])
     draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    means = np.vstack([values.mean(axis=0), draws @ values / n])  # the sample's, the resamples'
+    columns = dict(zip(names, means.T, strict=True))
+    columns |= {name: derive(columns) for name, derive in (derived or {}).items()}
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(draws @ values / n, [tail, 100 - tail], axis=0)
-    mean = values.mean(axis=0)
-    return {
-        name: Interval(value=float(mean[i]), low=float(low[i]), high=float(high[i]))
-        for i, name in enumerate(names)
-    }
+    found = {}
+    for name, (mean, *resampled) in columns.items():
+        low, high = np.percentile(resampled, [tail, 100 - tail])
+        found[name] = Interval(value=float(mean), low=float(low), high=float(high))
+    return found

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import plots
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.page import escape, hide_paths, write_page
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
 from pipeline.evaluation.results import read_results, shown_settings, verdict
-from pipeline.evaluation.rouge import Interval, compare, mean_rouge
+from pipeline.evaluation.rouge import compare, mean_rouge
 from pipeline.evaluation.runs import LOSS_NOTE, Run, loss_table
 from pipeline.evaluation.tables import markdown_table, rouge_table, settings_table, signed
 

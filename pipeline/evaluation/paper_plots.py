@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.plots import OTHERS, STYLE, save
-from pipeline.evaluation.rouge import Interval
 
 BOTH_AXES = {**STYLE, "axes.grid.axis": "both"}
 AREA = 120.0  # points squared of a circle whose system takes the least memory to train

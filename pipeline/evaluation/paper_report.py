@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import paper_comparison, paper_figures, plots
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.material import Material, ordered, title
 from pipeline.evaluation.page import escape, write_page
 from pipeline.evaluation.paper import MEAN, PaperSet, mean_column, paper
 from pipeline.evaluation.results import shown_settings, verdict
-from pipeline.evaluation.rouge import TYPES, Interval
+from pipeline.evaluation.rouge import TYPES
 from pipeline.evaluation.runs import LOSS_NOTE, cost, cost_table, loss_table
 from pipeline.evaluation.tables import ROUGE_COLUMNS, markdown_table, settings_table
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.evaluation.rouge import Interval
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.runs import LOSS, VALIDATION_LOSS, Run
 from pipeline.evaluation.tables import ROUGE_COLUMNS
 

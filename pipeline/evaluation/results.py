@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluation.rouge import Interval
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.tables import flatten, signed
 
 RESULTS = "results.json"

@@ -1,30 +1,20 @@
 """ROUGE by the reference package (rouge-score), its means and its bootstrap intervals."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TypedDict
 
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
+from pipeline.evaluation.bootstrap import CONFIDENCE, RESAMPLES, Interval, intervals
 from preprocessing.sentences import SPLITTER, split_sentences
 
 Scores = dict[str, float]
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 SCROLLS_TYPES = ("rouge1", "rouge2", "rougeL")
-RESAMPLES = 1000
-CONFIDENCE = 0.95
-
-
-class Interval(TypedDict):
-    """A mean over examples and the ends of its 95 % bootstrap interval, in percent."""
-
-    value: float
-    low: float
-    high: float
 
 
 @lru_cache
@@ -87,7 +77,12 @@ def aggregate(scores: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
     Of every type; `mean_rouge` and `mean_rouge_L`; and `geometric_mean`, that of the means of
     ROUGE-1, -2 and -L, by which SCROLLS ranks (over the `best` scores of each example).
     """
-    return _intervals([_with_means(example) for example in scores], seed, geometric=True)
+    return intervals(
+        [_with_means(example) for example in scores],
+        scale=100,
+        seed=seed,
+        derived={"geometric_mean": _geometric_mean},
+    )
 
 
 def compare(ours: Sequence[Scores], theirs: Sequence[Scores], seed: int = 0) -> dict[str, Interval]:
@@ -95,7 +90,9 @@ def compare(ours: Sequence[Scores], theirs: Sequence[Scores], seed: int = 0) -> 
     if len(ours) != len(theirs):
         raise ValueError(f"cannot pair {len(ours)} scores with {len(theirs)}: same examples needed")
     pairs = zip(map(_with_means, ours), map(_with_means, theirs), strict=True)
-    return _intervals([{name: a[name] - b[name] for name in a} for a, b in pairs], seed)
+    return intervals(
+        [{name: a[name] - b[name] for name in a} for a, b in pairs], scale=100, seed=seed
+    )
 
 
 def recipe(use_stemmer: bool = False) -> dict[str, str | bool | int | float]:
@@ -118,28 +115,5 @@ def _with_means(scores: Scores) -> Scores:
     }
 
 
-def _intervals(scores: Sequence[Scores], seed: int, geometric: bool = False) -> dict[str, Interval]:
-    """Percentile bootstrap: each resample weighs the n examples by how often it drew them."""
-    if not scores:
-        raise ValueError("no scores to average")
-    names, n = list(scores[0]), len(scores)
-    values = np.array([[example[name] for name in names] for example in scores])
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    resampled, mean = 100 * draws @ values / n, 100 * values.mean(axis=0)
-    if geometric:
-        names.append("geometric_mean")
-        resampled, mean = (
-            np.append(means, _geometric_mean(means, names), axis=-1) for means in (resampled, mean)
-        )
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(resampled, [tail, 100 - tail], axis=0)
-    return {
-        name: Interval(value=float(mean[i]), low=float(low[i]), high=float(high[i]))
-        for i, name in enumerate(names)
-    }
-
-
-def _geometric_mean(means: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Of the means (..., names) of SCROLLS's three types, (..., 1)."""
-    columns = [names.index(name) for name in SCROLLS_TYPES]
-    return np.cbrt(means[..., columns].prod(axis=-1, keepdims=True))
+def _geometric_mean(means: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.cbrt(np.prod([means[name] for name in SCROLLS_TYPES], axis=0))

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.evaluation.bootstrap import Interval
 from pipeline.evaluation.page import hide_paths
-from pipeline.evaluation.rouge import Interval
 
 ROUGE_COLUMNS = {
     "rouge1": "ROUGE-1",
