@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_evaluation import finish
+from tiny_bert import make_bert
 
 from pipeline.evaluation.material import Measurements
 from pipeline.evaluation.paper import paper
 from pipeline.evaluation.paper_comparison import misprints
 from pipeline.evaluation.paper_figures import circles, curves
 from pipeline.evaluation.paper_measurements import power
+from pipeline.metrics import main as metrics
 from pipeline.report import main, read_material
 from pipeline.report import parse as parse_report
 
@@ -337,3 +340,23 @@ def test_what_cannot_be_is_one_line(arguments, tmp_path, capsys, more, named):
     assert end.value.code == 2
     assert error.startswith("error: ") and error.count("\n") == 1 and named in error
     assert not (tmp_path / "out").exists()
+
+
+def test_what_the_programs_leave_is_read(checkpoint, dataset_folder, tmp_path):
+    """No made-up files: an evaluation by evaluate.py, and BERTScore of it."""
+    pytest.importorskip("bert_score", reason="bert-score: requirements-extras.txt")
+    folder = finish(checkpoint, dataset_folder, tmp_path / "evaluation", limit=3)
+    bert = make_bert(tmp_path / "bert-tiny", seed=0)
+    metrics(["bert_score", "--evaluation", str(folder), "--model", str(bert), "--layer", "2"])
+    (written,) = folder.glob("bert_score-model-*.json")
+    metric = json.loads(written.read_text())
+    chosen = ["--evaluation", f"arxiv={folder}", f"booksum_book={folder}", f"own={folder}"]
+    main(["paper", *chosen, f"--output={tmp_path / 'report'}"])
+    text = (tmp_path / "report" / "report.md").read_text()
+    results = json.loads((folder / "results.json").read_text())["systems"]["model"]
+    ours = rows(text, "### 2. ", "**arXiv**")["LOCOST", "ours"]
+    assert ours["ROUGE-Lsum"] == f"{results['rougeLsum']['value']:.1f}"
+    assert ours[metric["column"]] == f"{metric['scores']['f1']['value']:.2f}"
+    book = rows(text, "### 5. ")["LOCOST", "ours"]
+    assert book["Mean ROUGE"] == f"{results['mean_rouge_L']['value']:.2f}"
+    assert "greedy, source as in the dataset, at most 10 new tokens; rouge-score 0.1.2" in text
