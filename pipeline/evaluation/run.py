@@ -75,7 +75,8 @@ class Prepared:
     def describe(self) -> str:
         """What there is and what is to be done, in one line."""
         dataset, without = self.settings["dataset"], self.without_references
-        to_do = "complete, nothing to do" if self.results else f"to do: {', '.join(self.missing)}"
+        missing = ", ".join(self.missing) or "the results"
+        to_do = "complete, nothing to do" if self.results else f"to do: {missing}"
         what = f" ({without})" if without else ""
         return f"{len(self.examples)} documents of {dataset['name']}{what}, {to_do}"
 
