@@ -94,7 +94,8 @@ class Baseline(nn.Module):
     ) -> Tensor:
         """As Locost.generate, by transformers: (B, L) -> (B, 1 + T), start token first.
 
-        `started` is never told: there is no such state. Raises ValueError naming an option that is impossible, or that baselines do not have.
+        `started` is never told: there is no such state. Raises ValueError naming an option that is
+        impossible, or that baselines do not have.
         """
         chosen = DecodingStrategy(**strategy)
         if chosen.memory_budget is not None:

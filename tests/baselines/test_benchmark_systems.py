@@ -22,12 +22,6 @@ LOCOST = {
 SIZES = {"locost": LOCOST, **{name: {**SMALL[name], "vocab_size": 96} for name in SYSTEMS}}
 
 
-@pytest.fixture(autouse=True)
-def token_block(monkeypatch):
-    """What a plain measurement changes, in a process of its own."""
-    monkeypatch.setattr(encoder, "TOKEN_BLOCK", encoder.TOKEN_BLOCK)
-
-
 @pytest.mark.parametrize("system", SIZES)
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_every_system_is_measured(system, mode):
