@@ -51,6 +51,9 @@ def main(arguments: list[str]) -> int:
     try:
         settings = Settings.of(os.environ)
         stages = graph(settings)
+        print(
+            f"runs in {settings.runs}, shards in {settings.shards}, sets {' '.join(settings.sets)}"
+        )
         if options.command == "status":
             return show_status(settings, stages)
         if options.dry_run:

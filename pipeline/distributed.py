@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from pipeline.joining import TIMEOUT, JoinFailed, join
-from pipeline.launch import host_name, meeting_point, place_from_environment
+from pipeline.launch import check_no_gpus, host_name, meeting_point, place_from_environment
 
 __all__ = ["JoinFailed", "World", "free_port", "place_from_environment", "start", "stop"]
 
@@ -101,6 +101,7 @@ def start(timeout: float = JOIN_TIMEOUT) -> World:
         # A plan is kept for every shape of an FFT; thousands of shapes would take gigabytes.
         torch.backends.cuda.cufft_plan_cache[device.index].max_size = FFT_PLANS
     else:
+        check_no_gpus(os.environ)
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, with a warning
     world = World(rank, size, local_rank, device)
     if dist.is_initialized():

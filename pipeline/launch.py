@@ -35,6 +35,20 @@ def place_from_environment(environment: Mapping[str, str]) -> tuple[int, int, in
     return 0, 1, 0
 
 
+def check_no_gpus(environment: Mapping[str, str]) -> None:
+    """Raise ValueError where Slurm gave this job GPUs; to be asked where torch sees none.
+
+    It would train on CPUs, unnoticed and a hundred times slower.
+    """
+    gpus = environment.get("SLURM_GPUS_ON_NODE", "0")
+    if gpus != "0" and environment.get("DS_ACCELERATOR") != "cpu":
+        raise ValueError(
+            f"this job has {gpus} GPUs on {host_name()}, but torch sees none: its build is for "
+            "CPUs, or the driver is too old for it; install another, or export CPU=1 "
+            "(DS_ACCELERATOR=cpu) for CPU nodes"
+        )
+
+
 def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
     """Host and port where rank 0 waits for the others.
 

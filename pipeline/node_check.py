@@ -111,7 +111,11 @@ def judge(lines: Iterable[str], wanted: Sequence[str], gpus: int) -> int:
         print(f"error: node {line}", file=sys.stderr)
     if wrong:
         bad = ",".join(dict.fromkeys(line.partition(":")[0] for line in wrong))
-        print(f"leave them out with `sbatch --exclude={bad}`, or set NODE_CHECK=0", file=sys.stderr)
+        print(
+            f"leave nodes out with `sbatch --exclude={bad}`; make room where a shared folder is "
+            "full; CPU=1 is for nodes without GPUs; NODE_CHECK=0 leaves this check out",
+            file=sys.stderr,
+        )
     return 1 if wrong else 0
 
 

@@ -15,6 +15,10 @@ USER_ERROR=2
 say() { echo "[$(date '+%F %T')] ${SLURM_JOB_NAME:-dry run}${SLURM_JOB_ID:+ (job $SLURM_JOB_ID)}: $*"; }
 fail() { echo "error: $1" >&2; exit "${2:-$USER_ERROR}"; }
 
+for switch in CPU REQUEUE NODE_CHECK; do
+    [[ ${!switch} == [01] ]] || fail "$switch is ${!switch}, expected 0 or 1"
+done
+
 DRY_RUN=0
 WHAT=               # the script's first word, such as a set's name; the rest is for the program
 ARGUMENTS=()
@@ -64,7 +68,7 @@ check_nodes() {
     local gpus=$((CPU == 1 ? 0 : ${SLURM_GPUS_ON_NODE:-0}))
     srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --input=none \
         timeout 45 $CONTAINER "$PYTHON" pipeline/node_check.py look "$@" |
-        "$PYTHON" pipeline/node_check.py judge --nodes "$(scontrol show hostnames | paste -sd,)" \
+        $CONTAINER "$PYTHON" pipeline/node_check.py judge --nodes "$(scontrol show hostnames | paste -sd,)" \
             --gpus "$gpus" || exit 1
 }
 
@@ -85,6 +89,7 @@ claim() {
 # step LOGS PROGRAM...: the program in every task, a log of each; what rank 0 says is the job's too.
 # USR2, which Slurm sends this shell before the time is up, is passed on until the program has ended:
 # it ignores the signal until it can save.
+STOPPING=0
 step() {
     local logs=$1 step log status
     shift
@@ -97,7 +102,7 @@ step() {
     tail --pid=$step -q -n +1 -F "$logs/rank-0.log" 2>/dev/null &
     log=$!
     while kill -0 $step 2>/dev/null; do wait $step; done    # a signal interrupts the wait
-    trap - USR2
+    trap 'STOPPING=1' USR2
     wait $log
     wait $step
     status=$?
@@ -105,7 +110,7 @@ step() {
         0 | "$CONTINUE_LATER") rm -r "$logs" && rmdir --ignore-fail-on-non-empty "$(dirname "$logs")" ;;
         *)
             say "failed; what each task wrote is in $logs"
-            grep -a '^error: ' "$logs"/rank-*.log | grep -v '/rank-0.log:' | head -n 20
+            grep -aH '^error: ' "$logs"/rank-*.log | grep -v '/rank-0.log:' | head -n 20
             ;;
     esac
     return $status
@@ -120,9 +125,11 @@ train() {
         say "$run is finished"
         exit 0
     fi
+    trap 'STOPPING=1' USR2
     [[ $DRY_RUN == 1 ]] || claim "$run"
     check "${program[@]}"
     check_nodes "$run"
+    [[ $STOPPING == 0 ]] || continue_later "$run"
     step "$run/logs/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" "${program[@]}"
     local status=$?
     [[ $status != "$CONTINUE_LATER" ]] || continue_later "$run"
@@ -134,7 +141,7 @@ train() {
 continue_later() {
     local restarts=${SLURM_RESTART_COUNT:-0}
     if [[ $REQUEUE != 1 ]]; then
-        say "$1 is saved; the next link goes on with it"
+        say "$1 is saved; the next link goes on with it, or this job submitted again"
         exit 0
     fi
     # Not where the user has cancelled the job, nor where Slurm has started it again elsewhere.
@@ -147,6 +154,6 @@ continue_later() {
         say "$1 is saved; back into the queue"
         sleep 300   # Slurm ends this shell
     fi
-    say "$1 is saved, but this site does not requeue; the next link goes on with it"
+    say "$1 is saved, but this site does not requeue; the next link goes on with it, or this job submitted again"
     exit 0
 }

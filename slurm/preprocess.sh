@@ -27,7 +27,7 @@ shards() {
     local program=(-m "$@" --split "$split" --tokenizer "$TOKENIZER" --output "$output")
     (check "${program[@]}") || exit $?
     [[ $DRY_RUN == 0 ]] || return
-    "$(dirname "$PYTHON")/mpirun" --bind-to none -n "${SLURM_NTASKS:-1}" \
+    "$MPIRUN" --bind-to none -n "${SLURM_NTASKS:-1}" \
         $CONTAINER "$PYTHON" "${program[@]}" || { status=$?; say "ended with status $status"; exit $status; }
 }
 

@@ -7,6 +7,8 @@
 # variables alone, since Slurm reads a script's #SBATCH lines before any shell runs it. They come
 # before those lines, and sbatch's own flags before both.
 
+[ -n "${BASH_VERSION:-}" ] || { echo "error: source slurm/settings.sh from bash" >&2; return 2; }
+
 set -a                          # all of these are for the jobs too
 
 # --- Slurm ---------------------------------------------------------------------------------------
@@ -32,6 +34,7 @@ set -a                          # all of these are for the jobs too
 : "${CONTAINER:=}"              # put before every program, such as "apptainer exec --nv locost.sif"
 : "${LOCOST_ROOT:=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}"    # the repository
 : "${PYTHON:=$LOCOST_ROOT/.venv/bin/python}"
+: "${MPIRUN:=$(dirname "$PYTHON")/mpirun}"     # with a container: the host's, of the same Open MPI
 
 # --- Paths, relative to the repository or absolute -----------------------------------------------
 : "${TOKENIZER:=t5.model}"
@@ -57,5 +60,7 @@ set -a                          # all of these are for the jobs too
 
 if [[ $CPU == 1 ]]; then        # the scripts' #SBATCH lines ask for GPUs
     SBATCH_GPUS_PER_NODE=0
+elif [[ ${SBATCH_GPUS_PER_NODE:-} == 0 ]]; then
+    unset SBATCH_GPUS_PER_NODE
 fi
 set +a

@@ -5,7 +5,13 @@ import subprocess
 
 import pytest
 
-from pipeline.launch import expand_hosts, meeting_point, place_from_environment, port_of
+from pipeline.launch import (
+    check_no_gpus,
+    expand_hosts,
+    meeting_point,
+    place_from_environment,
+    port_of,
+)
 
 # As Slurm 22.05 sets them for the second of two tasks on two nodes.
 STEP = {
@@ -87,3 +93,11 @@ def test_slurm_reads_lists_of_hosts_alike(nodelist, tmp_path):
 def test_no_list_of_hosts_is_said():
     with pytest.raises(ValueError, match="'' is no list of hosts"):
         expand_hosts("")
+
+
+def test_gpus_that_torch_does_not_see_are_not_passed_over():
+    check_no_gpus({})
+    check_no_gpus({"SLURM_GPUS_ON_NODE": "0"})
+    check_no_gpus({"SLURM_GPUS_ON_NODE": "4", "DS_ACCELERATOR": "cpu"})
+    with pytest.raises(ValueError, match="this job has 4 GPUs on .* torch sees none"):
+        check_no_gpus({"SLURM_GPUS_ON_NODE": "4"})

@@ -71,6 +71,24 @@ def test_a_job_does_not_go_back_into_the_queue_for_ever(cluster, site, long_sett
     assert (run / "last").exists()
 
 
+def test_a_job_told_to_stop_before_its_first_step_goes_back_into_the_queue(cluster, site):
+    settings = site.settings("early")
+    job = submit(cluster, "pretrain.sh", settings)
+    cluster.wait(job, "RUNNING")
+    time.sleep(1)  # into the checks
+    cluster.run("scancel", "--batch", "--signal=USR2", job)
+    assert cluster.wait(job) == "COMPLETED", cluster.log(job)
+    assert cluster.job(job)["Restarts"] == "1"
+
+
+def test_a_job_with_gpus_that_torch_does_not_see_is_refused(cluster, site):
+    settings = site.settings("unseen", CPU="0", NODE_CHECK="0")
+    del settings["SBATCH_GPUS_PER_NODE"]
+    job = submit(cluster, "pretrain.sh", settings, flags=("--gpus-per-node=4",))
+    assert cluster.wait(job) == "FAILED"
+    assert "this job has 4 GPUs on n1, but torch sees none" in cluster.log(job)
+
+
 def test_a_hopeless_job_ends_with_one_line(cluster, site):
     settings = site.settings("hopeless", SHARDS=str(site.folder / "nowhere"))
     job = submit(cluster, "pretrain.sh", settings)
@@ -117,7 +135,7 @@ def test_a_node_with_a_missing_gpu_is_named(cluster, site, tmp_path):
     )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    settings = site.settings("gpus", CPU="0", PATH=path)
+    settings = site.settings("gpus", CPU="0", DS_ACCELERATOR="cpu", PATH=path)
     del settings["SBATCH_GPUS_PER_NODE"]
     job = submit(cluster, "pretrain.sh", settings, nodes=4, flags=("--gpus-per-node=4",))
     assert cluster.wait(job, timeout=60) == "FAILED"
