@@ -99,5 +99,5 @@ def test_gpus_that_torch_does_not_see_are_not_passed_over():
     check_no_gpus({})
     check_no_gpus({"SLURM_GPUS_ON_NODE": "0"})
     check_no_gpus({"SLURM_GPUS_ON_NODE": "4", "DS_ACCELERATOR": "cpu"})
-    with pytest.raises(ValueError, match="this job has 4 GPUs on .* torch sees none"):
+    with pytest.raises(ValueError, match=r"this job has 4 GPUs on .* torch sees none"):
         check_no_gpus({"SLURM_GPUS_ON_NODE": "4"})

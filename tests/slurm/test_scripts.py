@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
