@@ -51,9 +51,6 @@ def main(arguments: list[str]) -> int:
     try:
         settings = Settings.of(os.environ)
         stages = graph(settings)
-        print(
-            f"runs in {settings.runs}, shards in {settings.shards}, sets {' '.join(settings.sets)}"
-        )
         if options.command == "status":
             return show_status(settings, stages)
         if options.dry_run:
@@ -77,6 +74,7 @@ def show_status(settings: Settings, stages: list[Stage]) -> int:
 def show_plan(settings: Settings, stages: list[Stage]) -> int:
     """Print the graph and its cost, then what is wrong with it."""
     steps = steps_now(settings, stages, Record(settings))
+    print(f"repository {settings.root}, runs in {settings.runs}, shards in {settings.shards}\n")
     print("\n".join(overview(settings, steps)), flush=True)
     return refuse(settings, steps)
 

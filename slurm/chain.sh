@@ -6,8 +6,6 @@ set -e
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export LOCOST_ROOT=${LOCOST_ROOT:-$(dirname "$here")}
-[[ $LOCOST_ROOT -ef $here/.. ]] ||
-    echo "note: LOCOST_ROOT is $LOCOST_ROOT, not the repository of this chain.sh" >&2
 source "$here/settings.sh"
 if [[ -n $MODULES ]]; then module load $MODULES; fi
 # Nothing is trained here: any Python will do where the usual one is in a container.
