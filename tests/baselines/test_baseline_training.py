@@ -11,7 +11,8 @@ import yaml
 from safetensors.torch import load_file
 from small_systems import BART, SMALL
 
-from pipeline.baselines.systems import SYSTEMS
+from pipeline.baselines.model import Baseline
+from pipeline.baselines.systems import SYSTEMS, BaselineConfig
 from pipeline.data.batches import collate
 from pipeline.data.order import GlobalOrder
 from pipeline.distributed import World, free_port
@@ -59,7 +60,11 @@ def words(data, zero, **model):
 def runs(data, tmp_path_factory) -> Path:
     """A run of each system with dropout, one begun again from its middle, and LOCOST's."""
     output = tmp_path_factory.mktemp("runs")
-    cases = [("locost", words(data["ours"], "zero1", **TINY_LOCOST))]
+    plain = {"baseline": "bart", "baseline_settings": json.dumps(BART)}
+    cases = [
+        ("locost", words(data["ours"], "zero1", **TINY_LOCOST)),
+        ("bart-plain", words(data["byte pairs"], "zero1", **plain)),
+    ]
     for name, (kind, zero) in CASES.items():
         settings = json.dumps(SMALL[name])
         model = {"baseline": name, "baseline_settings": settings, "dropout": 0.1}
@@ -126,28 +131,17 @@ def test_the_samples_are_those_of_locosts_run(runs, data, name):
             assert ours["target_tokens"] == theirs["target_tokens"]
 
 
-def test_losses_equal_a_plain_loop_over_transformers_own_loss(data, tmp_path):
+def test_losses_equal_a_plain_loop_over_transformers_own_loss(runs, data):
     """fp32, two processes, two micro-batches, ZeRO-1 against torch and transformers alone."""
-    name, kind = "bart", "byte pairs"
-    model = {"baseline": name, "baseline_settings": json.dumps(BART)}
-    command = [sys.executable, str(MATRIX), str(tmp_path)]
-    case = [("run", words(data[kind], "zero1", **model))]
-    result = subprocess.run(
-        [*command, json.dumps(case)], capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    dataset = Dataset(data[kind].train)
+    dataset = Dataset(data["byte pairs"].train)
     order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
-    from pipeline.baselines.model import Baseline
-    from pipeline.baselines.systems import BaselineConfig
-
     torch.manual_seed(0)
     vocab_size = dataset.manifest["tokenizer"]["vocab_size"]
     ids = {"pad_id": 1, "start_id": 1, "eos_id": 2}
-    config = BaselineConfig(name=name, vocab_size=vocab_size, settings=BART, **ids)
+    config = BaselineConfig(name="bart", vocab_size=vocab_size, settings=BART, **ids)
     network = Baseline(config).train().network
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.003, weight_decay=0.0)
-    for step, line in enumerate(line for line in lines(tmp_path / "run") if "loss" in line):
+    for step, line in enumerate(line for line in lines(runs / "bart-plain") if "loss" in line):
         batch = collate([dataset[ref.sample] for ref in order.samples(step)], 0, 0)
         loss = network(batch.input_ids, batch.attention_mask, labels=batch.labels).loss
         loss.backward()
