@@ -130,6 +130,11 @@ class Checkpoints:
             print(f"{self.run} goes on after step {self.steps_done}{changed}", flush=True)
         return self.marker["step"], self.marker["progress"]
 
+    def close(self) -> None:
+        """Let go of the folder, which another run may take then, also in this process."""
+        if self.world.is_main and self.lock is not None:
+            self.lock.close()
+
     def leave_no_trace(self) -> None:
         """After a dry run: remove the folder if there is nothing in it but what was made here."""
         if not self.world.is_main:

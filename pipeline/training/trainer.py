@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -195,6 +195,7 @@ def train(config: RunConfig, prepared: Prepared, world: World) -> int:
             return 0
 
     with (
+        closing(prepared.checkpoints),
         Watchdog(settings.hang_timeout, run, world.rank) as watchdog,
         prefetched(config, prepared, world) as batches,
     ):

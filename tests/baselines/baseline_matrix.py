@@ -5,7 +5,6 @@
 CASES is a JSON list of (run's name, train.py's arguments, steps). Each leaves OUTPUT/<name>.
 """
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ def main(output: Path, cases: list[tuple[str, list[str]]]) -> None:
         words = [*words, "--output", str(output / name), "--train.max_steps", str(steps)]
         config, _ = parse(words)
         assert trainer.train(config, trainer.prepare(config, world), world) == 0
-        gc.collect()  # the engine's cycles hold the run's lock
 
     for name, words in cases:
         train(name, words, END)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.launch import host_name
 from pipeline.shards import Dataset
 
 pytestmark = pytest.mark.slow
@@ -79,4 +80,4 @@ def test_data_lost_during_a_run_ends_it_in_one_line(dataset_folder, tmp_path):
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 1, text
     assert "Traceback" not in text
-    assert f"error: rank 0: {cut} is damaged at byte " in text
+    assert f"error: rank 0 on {host_name()}: {cut} is damaged at byte " in text
