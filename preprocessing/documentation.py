@@ -2,8 +2,9 @@
 
 `python -m preprocessing.documentation --output DIR` writes pre-training text in C4's format and a
 summarisation set, from docstrings read with `ast` (nothing is imported). By PEP 257 a docstring's
-first paragraph is its summary; the rest is the document to summarise. Packages of the validation
-and test splits are left out of the pre-training text.
+first paragraph is its summary; the rest is the document to summarise, with `--whole` together with
+all that is defined inside, such as a module's classes. Packages of the validation and test splits
+are left out of the pre-training text.
 """
 
 import sys
@@ -22,9 +23,10 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from itertools import chain
 
@@ -43,8 +45,10 @@ SEED = 0
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "_vendor"}
 TOPICS = "pydoc_data"  # the language's reference: for pre-training only
 HELD_OUT = {"test": 0.065, "validation": 0.045}  # shares of all pairs
+WHOLE_HELD_OUT = {"test": 0.1, "validation": 0.05}  # of the fewer and longer pairs
 LARGEST_SHARE = 0.015  # a package with more pairs is for training: it would fill a split alone
 SHORTEST_DOCUMENT = 500  # characters
+SHORTEST_WHOLE = 3000
 SUMMARY_WORDS = (3, 60)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nothing else holds definitions
@@ -184,16 +188,21 @@ def unwrap(text: str) -> str:
     return "\n".join(lines)
 
 
-def read_module(module: Module) -> tuple[str, list[tuple[str, str]], list[Pair]]:
+def read_module(
+    module: Module, whole: bool = False
+) -> tuple[str, list[tuple[str, str]], list[Pair]]:
     """(package, [(url, text)] for pre-training, pairs) of one module.
 
     All of a module's docstrings are one text; each topic of the reference is a text of its own.
+    Pairs are of single docstrings, or of `whole` modules, classes and functions.
     """
     found = docstrings(module)
     if module.package == TOPICS:
         return module.package, [(f"topics/{name}", unwrap(text)) for name, text in found], []
-    whole = "\n".join(unwrap(text) for _, text in found)
-    texts = [(module.name.replace(".", "/"), whole)] if whole else []
+    everything = "\n".join(unwrap(text) for _, text in found)
+    texts = [(module.name.replace(".", "/"), everything)] if everything else []
+    if whole:
+        return module.package, texts, whole_pairs(module.package, found)
     pairs = [pair for name, text in found if (pair := make_pair(name, module.package, text))]
     return module.package, texts, pairs
 
@@ -203,16 +212,38 @@ def make_pair(name: str, package: str, docstring: str) -> Pair | None:
 
     The rest has at least 500 characters; the summary 3 to 60 words, and is no example or directive.
     """
-    first, _, rest = docstring.strip().partition("\n\n")
-    summary = " ".join(first.split())
-    low, high = SUMMARY_WORDS
-    if (
-        len(rest.strip()) < SHORTEST_DOCUMENT
-        or not low <= len(summary.split()) <= high
-        or summary.startswith((">>>", ".. "))
-    ):
+    summary, rest = parted(docstring)
+    if len(rest.strip()) < SHORTEST_DOCUMENT or not serves(summary):
         return None
     return Pair(name, package, unwrap(rest), summary)
+
+
+def whole_pairs(package: str, found: list[tuple[str, str]]) -> list[Pair]:
+    """Pairs whose document goes on with all that is defined inside: [(qualified name, docstring)].
+
+    A document has at least 3,000 characters and does not say its summary again.
+    """
+    pairs: dict[str, Pair] = {}
+    for name, docstring in found:
+        summary, rest = parted(docstring)
+        inner = [text for other, text in found if other.startswith(f"{name}.")]
+        document = "\n".join(unwrap(text) for text in (rest, *inner))
+        said_again = skeleton(summary) in skeleton(document)
+        if len(document) >= SHORTEST_WHOLE and serves(summary) and not said_again:
+            pairs.setdefault(name, Pair(name, package, document, summary))
+    return list(pairs.values())
+
+
+def parted(docstring: str) -> tuple[str, str]:
+    """(summary, rest): the first paragraph in one line, and what follows it."""
+    first, _, rest = docstring.strip().partition("\n\n")
+    return " ".join(first.split()), rest
+
+
+def serves(summary: str) -> bool:
+    """Whether it has 3 to 60 words and is no example or directive."""
+    low, high = SUMMARY_WORDS
+    return low <= len(summary.split()) <= high and not summary.startswith((">>>", ".. "))
 
 
 def without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
@@ -227,14 +258,16 @@ def without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
     return kept
 
 
-def split_packages(pairs: Iterable[Pair]) -> dict[str, str]:
+def split_packages(
+    pairs: Iterable[Pair], held_out: Mapping[str, float] = HELD_OUT
+) -> dict[str, str]:
     """{package: split}: packages in a seeded order fill test, then validation; the rest train."""
     sizes = Counter(pair.package for pair in pairs)
     total = sizes.total()
     small = [package for package in sizes if sizes[package] <= LARGEST_SHARE * total]
     splits = dict.fromkeys(sizes, "train")
     waiting = iter(sorted(small, key=_draw))
-    for split, share in HELD_OUT.items():
+    for split, share in held_out.items():
         filled = 0
         for package in waiting:
             splits[package] = split
@@ -272,18 +305,20 @@ def leaked(pairs: list[Pair], texts: list[str]) -> set[str]:
     return {name for name, passage in suspects if passage in haystack}
 
 
-def build(requirements: Path, limit_files: int | None) -> tuple[dict[str, bytes], dict[str, int]]:
-    """({file name: content}, counts) of the whole corpus."""
+def build(
+    requirements: Path, limit_files: int | None, whole: bool = False
+) -> tuple[dict[str, bytes], dict[str, int]]:
+    """({file name: content}, counts) of the whole corpus; pairs as `read_module` makes them."""
     modules = find_modules(requirements)
     if limit_files is not None:
         topics = [module for module in modules if module.package == TOPICS]
         modules = topics + choose([m for m in modules if m.package != TOPICS], limit_files)
     with ProcessPoolExecutor(PROCESSES) as pool:
-        results = pool.map(read_module, modules, chunksize=16)
+        results = pool.map(partial(read_module, whole=whole), modules, chunksize=16)
         read = list(progress(results, len(modules), "Docstrings", "files"))
     found = list(chain.from_iterable(pairs for _, _, pairs in read))
     pairs = without_duplicates(found)
-    splits = split_packages(pairs)
+    splits = split_packages(pairs, WHOLE_HELD_OUT if whole else HELD_OUT)
     texts: dict[str, str] = {}  # text to url: the first of equal ones
     for package, module_texts, _ in read:
         if splits.get(package, "train") == "train":
@@ -350,10 +385,16 @@ def main() -> None:
         type=int,
         help="read only this many source files, drawn with a fixed seed; default: all",
     )
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="pairs of whole modules, classes and functions with all that is defined inside, of at "
+        "least 3,000 characters; default: of single docstrings",
+    )
     options = parser.parse_args()
     if options.limit_files is not None and options.limit_files < 1:
         raise ValueError(f"--limit_files is {options.limit_files}, expected at least 1")
-    files, counts = build(REQUIREMENTS, options.limit_files)
+    files, counts = build(REQUIREMENTS, options.limit_files, options.whole)
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

@@ -40,7 +40,7 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         else:
-            _return_free_memory()
+            return_free_memory()
             self.resets = _reset_high_water_mark()
             self.before = _status_bytes("VmRSS") if self.resets else _high_water_mark()
 
@@ -150,8 +150,8 @@ def _reset_high_water_mark() -> bool:
     return True
 
 
-def _return_free_memory() -> None:
-    """Have the C library give freed pages back, or a later peak would hide in them."""
+def return_free_memory() -> None:
+    """Have the C library give freed pages back: a later peak would hide in them, or add to them."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

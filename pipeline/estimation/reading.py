@@ -18,8 +18,8 @@ from pipeline.model.ssm import BLOCK_ELEMENTS, levels
 GIB = 2**30
 TOKEN_BLOCKS = (TOKEN_BLOCK, TOKEN_BLOCK // 4, TOKEN_BLOCK // 16)
 """Sizes to choose from: smaller ones save too little to be worth their time."""
-OVERHEAD = 192 << 20
-"""Libraries that the first products and FFTs load, and what the allocator does not give back."""
+OVERHEAD = 256 << 20
+"""Libraries that the first products and FFTs load, and what the allocator keeps between arrays."""
 
 
 @dataclass(frozen=True)

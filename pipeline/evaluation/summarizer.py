@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.benchmarking.meter import GIB, Peak, is_out_of_memory, synchronise
+from pipeline.benchmarking.meter import (
+    GIB,
+    Peak,
+    is_out_of_memory,
+    return_free_memory,
+    synchronise,
+)
 from pipeline.estimation.reading import Document, Way
 from pipeline.evaluation.decode import encode_source, generate_batch
 from pipeline.evaluation.texts import read_text, strip_gutenberg
@@ -52,6 +58,7 @@ class Following:
         self.bar.close()
 
     def _encoded(self, *_: object) -> None:
+        return_free_memory()  # what small arrays leave behind grows from block to block
         self.bar.update()
 
     def _written(self, *_: object) -> None:

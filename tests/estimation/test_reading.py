@@ -1,7 +1,6 @@
 """What a document's reading takes: sizes by hand, the choice, and the peak of a real process."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.estimation.reading import Document
+from pipeline.estimation.reading import OVERHEAD, Document
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.generation import DecodingStrategy
 
@@ -97,11 +96,9 @@ def test_a_process_holds_no_more_and_not_much_less(precision, form):
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(ROOT), json.dumps(model), precision, form],
-        # Arrays under 32 MiB may stay in the C library's heap when freed; those of a book never do.
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout)
     if not found["resets"]:
         pytest.skip("this system does not set a process's high-water mark back")
-    assert 0.5 * found["expected"] < found["measured"] <= found["expected"]
+    assert 0.6 * (found["expected"] - OVERHEAD) < found["measured"] <= found["expected"]

