@@ -39,7 +39,7 @@ def _encoder_decoder(layers: int, **others: Any) -> dict[str, Any]:
 
 
 _T5 = {"d_model": 768, "d_kv": 64, "num_layers": 12, "num_decoder_layers": 12, "num_heads": 12}
-_LONGT5 = {**_T5, "d_ff": 2048, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_LONGT5 = {**_T5, "d_ff": 2048, "feed_forward_proj": "gated-gelu"}
 _BOTH = ("max_position_embeddings", "max_position_embeddings")
 _LED = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
 

@@ -1,6 +1,7 @@
 """Baselines against transformers itself, as models and as folders."""
 
 import json
+import math
 from typing import get_args
 
 import pytest
@@ -69,6 +70,14 @@ def test_loss_and_logits_are_transformers_own(data, name):
     torch.testing.assert_close(summed, expected.loss * (batch.labels >= 0).sum(), rtol=1e-6, atol=0)
     states = model(batch.input_ids, batch.attention_mask).encoder_states
     torch.testing.assert_close(states, expected.encoder_last_hidden_state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_weights_know_nothing_yet(data, name):
+    """A head whose logits are not scaled starts at a loss of several dozens, for lack of luck."""
+    batch, vocab_size = batch_of(data, name)
+    loss = make(name, vocab_size).eval()(batch.input_ids, batch.attention_mask, batch.labels).loss
+    assert loss.item() == pytest.approx(math.log(vocab_size), rel=0.25)
 
 
 @pytest.mark.parametrize("name", NAMES)
