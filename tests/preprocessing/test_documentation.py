@@ -28,6 +28,7 @@ from preprocessing.documentation import (
     required_distributions,
     split_packages,
     unwrap,
+    whole_pairs,
     without_duplicates,
 )
 
@@ -124,6 +125,24 @@ def test_duplicates_and_leaks():
     assert leaked(pairs, ["Nothing of the kind."]) == set()
     assert leaked(pairs, ["Here is\na SUMMARY of it\nall!", "unseen"]) == {"a", "d"}
     assert leaked(pairs, ["and xnobody else says these many words too"]) == {"c"}
+
+
+def test_a_whole_module_is_summarised_by_its_first_paragraph():
+    """Its document goes on with what is defined inside, and does not say it again."""
+    found = [
+        ("m", f"What it is for.\n\n{LONG}"),
+        ("m.A", f"A class of its own.\n\nMore of it. {'A word. ' * 500}"),
+        ("m.A.run", "Run it."),
+        ("m.Again", f"Short of words here.\n\nIt is short of words here. {'A word. ' * 500}"),
+        ("m.f", "Too little to summarise.\n\nA word."),
+    ]
+    module, a_class = whole_pairs("m", found)
+    assert (module.id, module.summary) == ("m", "What it is for.")
+    assert module.document.startswith(LONG.strip()) and "What it is for" not in module.document
+    assert module.document.endswith("Too little to summarise.\nA word.")
+    assert (a_class.id, a_class.summary) == ("m.A", "A class of its own.")
+    assert a_class.document.endswith("A word.\nRun it.")
+    assert whole_pairs("m", found[:1]) == []  # too short
 
 
 def test_no_package_stands_in_two_splits_and_large_ones_train():

@@ -1,0 +1,129 @@
+"""The replica's report, from real evaluations of tiny models, against figures by hand."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rouge_score.rouge_scorer import RougeScorer
+from test_demo_report import write_run
+
+from pipeline.distributed import World
+from pipeline.evaluation.replica_report import over_seeds, ratio
+from pipeline.evaluation.run import Options, evaluate
+from pipeline.model.generation import DecodingStrategy
+from pipeline.replica import SYSTEMS, Road
+from pipeline.report import main, parse
+from pipeline.shards import Dataset
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+NAMES = ("locost", "longt5-tglobal")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Path:
+    """What replica.py leaves of two systems and two seeds; the evaluations are real ones."""
+    folder = tmp_path_factory.mktemp("replica")
+    ours = Options(
+        checkpoint=checkpoint,
+        data=dataset_folder,
+        output=folder,
+        strategy=DecodingStrategy(max_new_tokens=10),
+        precision="fp32",
+    )
+    for system, its in zip(NAMES, (checkpoint, other_checkpoint), strict=True):
+        for seed in (0, 1):
+            run = folder / f"{system}-{seed}"
+            tokens = DecodingStrategy(max_new_tokens=10 + 5 * seed)
+            evaluate(
+                replace(ours, checkpoint=its, output=run / "evaluation",
+                        strategy=tokens),
+                ALONE,
+            )  # fmt: skip
+            write_run(run / "pretrain", seed, 40, validation=False)
+            write_run(run / "finetune", seed, 40, validation=True)
+    (folder / "shards").mkdir()
+    (folder / "shards" / "test").symlink_to(dataset_folder)
+    rows = [
+        {"subject": system, "mode": mode, "length": 4096, "memory": "plain", "device": "cpu",
+         "cpu_s": seconds, "peak_gib": gib}
+        for mode in ("training", "inference")
+        for system, seconds, gib in (("locost", 2.0, 0.25), ("longt5-tglobal", 8.0, 0.5))
+    ]  # fmt: skip
+    (folder / "measurements").mkdir()
+    (folder / "measurements" / "systems.json").write_text(json.dumps({"rows": rows}))
+    stage = {"name": "text", "seconds": 1.0, "command": "python preprocessing/documentation.py"}
+    (folder / "stages.json").write_text(json.dumps([stage]))
+    return folder
+
+
+def command(folder: Path, output: Path) -> list[str]:
+    return ["replica", "--folder", str(folder), "--systems", *NAMES, "--seeds", "0", "1",
+            "--output", str(output)]  # fmt: skip
+
+
+def by_hand(folder: Path, system: str, seed: int) -> np.ndarray:
+    """Mean ROUGE of each document in percent, by rouge-score."""
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeLsum"])
+    path = folder / f"{system}-{seed}" / "evaluation" / "predictions-model.jsonl"
+    found = []
+    for record in map(json.loads, path.read_text().splitlines()):
+        pairs = [
+            scorer.score(*("\n".join(re.split(r"(?<=[.!?])\s+", text)) for text in (
+                reference, record["prediction"])))
+            for reference in record["references"]
+        ]  # fmt: skip
+        found.append(100 * np.mean([[s.fmeasure for s in pair.values()] for pair in pairs]))
+    return np.array(found)
+
+
+def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
+    main(command(folder, tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    means = {name: np.mean([by_hand(folder, name, s) for s in (0, 1)], axis=0) for name in NAMES}
+    for title, name in (("LOCOST", "locost"), ("LongT5", "longt5-tglobal")):
+        row = re.search(
+            rf"^\| {title}[^,|]* \| .* \| ([\d.]+) \(.*\) \| ([\d., ]+) \|$", text, re.M
+        )
+        assert float(row[1]) == pytest.approx(means[name].mean(), abs=0.02)
+        seeds = [by_hand(folder, name, seed).mean() for seed in (0, 1)]
+        assert [float(x) for x in row[2].split(", ")] == pytest.approx(seeds, abs=0.02)
+    dataset = Dataset(dataset_folder)
+    lengths = np.array([len(dataset[index].source) for index in range(len(dataset))])
+    short = lengths < 1024
+    counts = re.search(r"^\| documents \| (\d+|–) \|", text, re.M)
+    assert counts[1] == str(short.sum())
+    row = re.search(r"^\| LOCOST \| ([\d.]+) \| –", text, re.M)
+    assert float(row[1]) == pytest.approx(means["locost"][short].mean(), abs=0.02)
+    assert "| training, 4,096 tokens, seconds | 2.00 | 8.00 (0.25) |" in text
+    assert text.count("the permuted one") == 2
+    assert str(folder) not in text
+
+
+def test_a_ratio_is_of_the_means():
+    def documents(*values: float) -> list[dict[str, float]]:
+        return [dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), v) for v in values]
+
+    found = ratio(documents(0.2, 0.4, 0.6), documents(0.1, 0.2, 0.3))
+    assert found["value"] == found["low"] == found["high"] == pytest.approx(2)
+    assert over_seeds([documents(0.2, 0.4), documents(0.4, 0.8)]) == [
+        pytest.approx(scores) for scores in documents(0.3, 0.6)
+    ]
+    with pytest.raises(ValueError, match="evaluations of 1, 2 documents"):
+        over_seeds([documents(0.1), documents(0.1, 0.2)])
+
+
+def test_a_missing_part_is_one_line_and_status_2(folder, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*command(folder, tmp_path), "--seeds", "0", "7"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1 and "locost-7" in said
+
+
+def test_the_replica_calls_it_by_its_arguments(tmp_path):
+    options = parse([str(word) for word in Road(tmp_path, quick=True).report()[2:]])
+    assert (options.page, options.systems, options.seeds) == ("replica", list(SYSTEMS), [0])
