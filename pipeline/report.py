@@ -55,7 +55,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             metavar=form,
             help=meaning,
         )
-    page.add_argument("--systems", type=Path, help="systems.json of benchmark.py systems")
+    page.add_argument(
+        "--systems", type=Path, nargs="+", default=[], help="systems.json of benchmark.py systems"
+    )
     page.add_argument("--output", type=Path, required=True, help="folder to write into")
     page.add_argument("--dry_run", action="store_true", help="check what is there, then exit")
     page = pages.add_parser("demo", help="the whole road in small; every argument is needed")
@@ -216,7 +218,7 @@ def write_replica_page(options: argparse.Namespace) -> str:
             for (system, seed), run in runs.items()
             for stage in ("pretrain", "finetune")
         },
-        measurements=read_measurements(folder / "measurements" / "systems.json"),
+        measurements=read_measurements([folder / "measurements" / "systems.json"]),
         stages=demo_report.read_stages(folder / "stages.json"),
     )  # fmt: skip
     replica_report.write_report(material, options.output)

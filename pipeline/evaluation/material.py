@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,16 +163,31 @@ def _metrics(folder: Path) -> Iterator[Results]:
         yield found
 
 
-def read_measurements(path: Path) -> Measurements:
-    """The systems.json of `benchmark.py systems`. Raises ValueError on another file."""
-    found = _read_json(path)
-    rows = found.get("rows")
+def read_measurements(paths: Sequence[Path]) -> Measurements:
+    """What `benchmark.py systems` wrote, at one or several times; of equal cases the last counts.
+
+    Raises ValueError on another file, or on those of several devices.
+    """
     needed = {"subject", "mode", "length"}
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and needed <= row.keys() for row in rows
-    ):
-        raise ValueError(f"{path} holds no rows of measurements; make it by benchmark.py systems")
-    return Measurements(str(found.get("device", "a device not named")), rows)
+    cases: dict[tuple[Any, ...], dict[str, Any]] = {}
+    devices: dict[str, Path] = {}
+    for path in paths:
+        found = _read_json(path)
+        rows = found.get("rows")
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and needed <= row.keys() for row in rows
+        ):
+            raise ValueError(
+                f"{path} holds no rows of measurements; make it by benchmark.py systems"
+            )
+        devices[str(found.get("device", "a device not named"))] = path
+        for row in rows:
+            case = (row["subject"], row["mode"], row.get("memory", "plain"), row["length"])
+            cases[case] = row
+    if len(devices) != 1:
+        listed = "; ".join(f"{path} of {device}" for device, path in devices.items())
+        raise ValueError(f"measurements of several devices ({listed}); give those of one")
+    return Measurements(next(iter(devices)), list(cases.values()))
 
 
 def _read_json(path: Path) -> Results:

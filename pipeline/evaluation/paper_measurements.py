@@ -18,7 +18,7 @@ from pipeline.evaluation.material import (
 from pipeline.evaluation.page import escape
 from pipeline.evaluation.paper import LOCOST, LONGT5, OUT_OF_MEMORY, paper
 
-ONE, TWO = ".1f", ".2f"
+ONE, TWO, DIGITS = ".1f", ".2f", ".3g"
 LENGTHS = {4096: "4K", 16384: "16K"}
 MODES = ("inference", "training")
 MEMORIES = ("plain", "saving")
@@ -89,7 +89,7 @@ def throughput(material: Material) -> Iterator[str]:
     cases = [(n, mode) for n in LENGTHS for mode in MODES]
     names = [f"{LENGTHS[n]} {mode}" for n, mode in cases]
     ratios = [f"{name}, × LongT5" for name in names]
-    columns = dict.fromkeys((*names, *ratios), TWO)
+    columns = {**dict.fromkeys(names, DIGITS), **dict.fromkeys(ratios, TWO)}
     measured = material.measurements
 
     def with_ratios(rows: Mapping[str, Mapping[str, Value]]) -> dict[str, Cells]:
@@ -116,7 +116,7 @@ def throughput(material: Material) -> Iterator[str]:
         assert measured
         rows = {
             system: {
-                name: _rate(measured.find(system, mode, memory).get(n))
+                name: _rate(measured.find(system, mode, memory).get(n), measured.time)
                 for name, (n, mode) in zip(names, cases, strict=True)
             }
             for system in measured.systems
@@ -129,7 +129,8 @@ def throughput(material: Material) -> Iterator[str]:
         "*plain*: as a system computes by itself, *saving*: with every saving of memory it has."
     ]
     if measured:
-        remarks.append(f"Ours: {escape(measured.settings)}.")
+        of_cpu = "; seconds are CPU time" if measured.time == "cpu_s" else ""
+        remarks.append(f"Ours: {escape(measured.settings)}{of_cpu}.")
     yield from _titled(columns, published, ours, remarks, frozenset(names)).markdown()
 
 
@@ -157,11 +158,11 @@ def _over(value: Value, base: Value) -> Value:
     return None
 
 
-def _rate(row: Mapping[str, Any] | None) -> Value:
-    """Samples a second; why there are none, where a cross stands."""
+def _rate(row: Mapping[str, Any] | None, time: str) -> Value:
+    """Samples a second by that clock; why there are none, where a cross stands."""
     if row and "cross" in row:
         return str(row["cross"]).split(" (")[0]
-    seconds = figure(row, "wall_s")
+    seconds = figure(row, time)
     return row.get("batch", 1) / seconds if row and seconds else None
 
 

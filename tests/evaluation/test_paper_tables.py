@@ -10,7 +10,7 @@ import pytest
 from finished_evaluation import finish
 from tiny_bert import make_bert
 
-from pipeline.evaluation.material import Measurements
+from pipeline.evaluation.material import Measurements, read_measurements
 from pipeline.evaluation.paper import paper
 from pipeline.evaluation.paper_comparison import misprints
 from pipeline.evaluation.paper_figures import circles, curves
@@ -22,6 +22,7 @@ from pipeline.report import parse as parse_report
 PAPERS_TABLES = (
     Path(__file__).resolve().parents[2] / "../shared/reference/paper_tables.json"
 ).resolve()
+MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu" / "systems"
 NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -156,7 +157,7 @@ def measured_rows() -> list[dict]:
                     took = {"cross": "out of memory (more than 20 GiB)"}
                 rows.append({**case, **took})
     saving = {"subject": "locost", "mode": "training", "length": 4096, "memory": "saving"}
-    return [*rows, {**saving, "batch": 2, "device": "cpu", "wall_s": 4.0, "peak_gib": 0.2}]
+    return [*rows, {**saving, "batch": 2, "device": "cpu", "cpu_s": 4.0, "peak_gib": 0.2}]
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +267,9 @@ def test_powers_and_samples_a_second(page):
     assert found["LOCOST", "ours"]["law's power"] == f"{slope:.2f}"
     speed = rows(text, "### 4. ")
     assert speed["T5-base", "the paper"]["16K training"] == "out of memory"
-    assert speed["LOCOST", "ours, plain"]["4K inference"] == "1.00"
+    assert speed["LOCOST", "ours, plain"]["4K inference"] == "1"
     assert speed["LOCOST", "ours, plain"]["16K inference"] == "0.25"
-    assert speed["LOCOST", "ours, saving"]["4K training"] == "0.50"
+    assert speed["LOCOST", "ours, saving"]["4K training"] == "0.5"
     # 0.25 over 1/16 samples a second; the paper's 1.69 over 1.49.
     assert speed["LOCOST", "ours, plain"]["16K inference, × LongT5"] == "4.00"
     assert speed["LOCOST", "difference"]["16K inference, × LongT5"] == f"{4 - 1.69 / 1.49:+.2f}"
@@ -305,6 +306,39 @@ def test_the_figures_are_of_these_numbers(arguments, page):
     drawn = curves(Measurements("a CPU", measured_rows()))
     assert drawn["inference"]["LED-base"].crosses == [65536]
     assert drawn["training"]["LOCOST, saving"].points == [(4096, 0.2)]
+
+
+def test_what_the_benchmark_wrote_is_read(tmp_path):
+    """The files under benchmarks/, of several commands; of a case measured twice the last counts."""
+    names = ("4096", "4096_training", "16384_inference")
+    paths = [MEASURED / f"{name}.json" for name in names]
+    main(["paper", "--systems", *map(str, paths), "--output", str(tmp_path)])
+    text = (tmp_path / "report.md").read_text()
+    files = {name: json.loads(path.read_text()) for name, path in zip(names, paths, strict=True)}
+
+    def seconds(name: str, system: str, mode: str) -> float:
+        (row,) = (
+            row for row in files[name]["rows"]
+            if (row["subject"], row["mode"], row["memory"]) == (system, mode, "plain")
+        )  # fmt: skip
+        return row["cpu_s"]
+
+    columns = [
+        ("4096", "inference"),
+        ("4096_training", "training"),
+        ("16384_inference", "inference"),
+    ]
+    ours = [seconds(name, "locost", mode) for name, mode in columns]
+    theirs = [seconds(name, "longt5-tglobal", mode) for name, mode in columns]
+    cells = [f"{1 / s:.3g}" for s in ours] + ["–"]
+    cells += [f"{t / s:.2f}" for s, t in zip(ours, theirs, strict=True)] + ["–"]
+    assert f"| LOCOST | ours, plain | {' | '.join(cells)} |" in text
+    assert "seconds are CPU time" in text
+
+    found = json.loads(paths[0].read_text()) | {"device": "another"}
+    (tmp_path / "another.json").write_text(json.dumps(found))
+    with pytest.raises(ValueError, match="several devices"):
+        read_measurements([*paths, tmp_path / "another.json"])
 
 
 def test_a_power_is_a_slope():
