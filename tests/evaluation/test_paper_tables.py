@@ -309,7 +309,7 @@ def test_the_figures_are_of_these_numbers(arguments, page):
 
 
 def test_what_the_benchmark_wrote_is_read(tmp_path):
-    """The files under benchmarks/, of several commands; of a case measured twice the last counts."""
+    """The files under benchmarks/, of several commands; of equal cases the last counts."""
     names = ("4096", "4096_training", "16384_inference")
     paths = [MEASURED / f"{name}.json" for name in names]
     main(["paper", "--systems", *map(str, paths), "--output", str(tmp_path)])
