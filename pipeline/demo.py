@@ -16,7 +16,7 @@ from functools import partial
 
 import yaml
 
-from pipeline.road import PROCESSES, ROOT, Stage, mpirun, program, python, travel
+from pipeline.road import ROOT, Stage, gap_sentences, python, summaries, training, travel
 
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "demo_pretrain.yaml", RECIPES / "demo_finetune.yaml"
@@ -50,11 +50,11 @@ class Road:
                   self.text),
             Stage("tokenizer", "Tokenizer: SentencePiece unigram, 8,000 pieces", self.tokenizer),
             Stage("shards-pretrain", "Pre-training shards: gap sentences, over MPI",
-                  partial(self.gap_sentences, "pretrain", self.documents(OTHER_FILES))),
+                  partial(gap_sentences, self.folder, "pretrain", self.documents(OTHER_FILES))),
             Stage("shards-held-out", "Pre-training shards to validate on",
-                  partial(self.gap_sentences, "pretrain-validation", held_out)),
+                  partial(gap_sentences, self.folder, "pretrain-validation", held_out)),
             *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
-                    partial(self.summaries, split))
+                    partial(summaries, self.folder, split))
               for split in ("train", "validation", "test")),
             Stage("precision", "Precision: one step each way", self.precision),
             Stage("pretrain", "Pre-training: DeepSpeed ZeRO-1, two processes", self.pretrain),
@@ -81,21 +81,6 @@ class Road:
             "--output", self.folder / "tokenizer.model", "--vocab_size", 8000,
         )  # fmt: skip
 
-    def gap_sentences(self, name: str, documents: Path) -> list[str]:
-        return [*mpirun(), *python(
-            "preprocessing/pretrain.py", "--input", documents, "--split", name,
-            "--tokenizer", self.folder / "tokenizer.model",
-            "--output", self.folder / "shards" / name,
-        )]  # fmt: skip
-
-    def summaries(self, split: str) -> list[str]:
-        return python(
-            "preprocessing/finetune.py", "--dataset", "jsonl",
-            "--input", self.folder / "text" / f"summaries-{split}.jsonl", "--split", split,
-            "--tokenizer", self.folder / "tokenizer.model",
-            "--output", self.folder / "shards" / split,
-        )  # fmt: skip
-
     def precision(self) -> list[str]:
         return python("pipeline/benchmark.py", "precision", "--config", PRETRAIN,
                       "--output", self.folder / "precision.json")  # fmt: skip
@@ -105,27 +90,16 @@ class Road:
         return json.loads((self.folder / "precision.json").read_text())["faster"]
 
     def pretrain(self) -> list[str]:
-        return self.train(PRETRAIN, "pretrain", "pretrain-validation", "pretrain",
-                          *self.extra("pretrain"))  # fmt: skip
+        return training(
+            self.folder, PRETRAIN, "pretrain", "pretrain-validation", "pretrain",
+            "--train.precision", self.faster_precision(), *self.extra("pretrain"),
+        )  # fmt: skip
 
     def finetune(self, output: str, *more: object) -> list[str]:
-        return self.train(FINETUNE, "train", "validation", output, *self.extra("finetune"), *more)
-
-    def train(
-        self, recipe: Path, data: str, validation: str, output: str, *more: object
-    ) -> list[str]:
-        from pipeline.distributed import free_port  # imports torch: only where it is needed
-
-        shards = self.folder / "shards"
-        return [
-            program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
-            "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
-            "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
-            "--data.train", str(shards / data), "--data.validation", str(shards / validation),
-            "--output", str(self.folder / output),
-            "--train.precision", self.faster_precision(),
-            *map(str, more),
-        ]  # fmt: skip
+        return training(
+            self.folder, FINETUNE, "train", "validation", output,
+            "--train.precision", self.faster_precision(), *self.extra("finetune"), *more,
+        )  # fmt: skip
 
     def evaluate(self, run: str, *systems: str) -> list[str]:
         recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))
@@ -155,8 +129,8 @@ class Road:
 
 
 def settings(quick: bool) -> dict[str, object]:
-    """What decides the outcome: the size, and the text of the recipes and of this file."""
-    files = [Path(__file__), PRETRAIN, FINETUNE]
+    """What decides the outcome: the size, and the text of the recipes and of the road."""
+    files = [Path(__file__), ROOT / "pipeline" / "road.py", PRETRAIN, FINETUNE]
     return {
         "quick": quick,
         "files": {file.name: file.read_text(encoding="utf-8") for file in files},

@@ -20,10 +20,11 @@ from typing import Any
 import yaml
 
 from pipeline.command_line import Parser
-from pipeline.road import PROCESSES, ROOT, Stage, mpirun, program, python, travel
+from pipeline.road import ROOT, Stage, gap_sentences, python, summaries, training, travel
 
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "replica_pretrain.yaml", RECIPES / "replica_finetune.yaml"
+HELD_OUT_FILE, OTHER_FILES = "7", "[0-6]"  # of the eight files of text
 VOCABULARY = 16_000
 WHOLE = 8192  # tokens read at the test: twice what was trained on
 
@@ -74,11 +75,12 @@ class Road:
                           self.folder / "text", *self.extra("text"))),
             Stage("tokenizer", f"Tokenizer: SentencePiece unigram, {VOCABULARY:,} pieces",
                   self.tokenizer),
-            Stage("shards-pretrain", "Pre-training shards", partial(self.gap_sentences, "[0-6]")),
+            Stage("shards-pretrain", "Pre-training shards",
+                  partial(self.gap_sentences, "pretrain", OTHER_FILES)),
             Stage("shards-held-out", "Pre-training shards to validate on",
-                  partial(self.gap_sentences, "7")),
+                  partial(self.gap_sentences, "pretrain-validation", HELD_OUT_FILE)),
             *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
-                    partial(self.summaries, split))
+                    partial(summaries, self.folder, split))
               for split in ("train", "validation", "test")),
             *self.trainings(),
             Stage("measure", "Time and memory at these sizes", self.measure),
@@ -107,56 +109,37 @@ class Road:
             "--output", self.folder / "tokenizer.model", "--vocab_size", VOCABULARY,
         )  # fmt: skip
 
-    def gap_sentences(self, which: str) -> list[str]:
+    def gap_sentences(self, name: str, numbers: str) -> list[str]:
         lengths = yaml.safe_load(PRETRAIN.read_text(encoding="utf-8"))["data"]
-        name = "pretrain-validation" if which == "7" else "pretrain"
-        return [*mpirun(), *python(
-            "preprocessing/pretrain.py", "--split", name,
-            "--input", self.folder / "text" / f"documentation-0000{which}-of-*.json.gz",
-            "--tokenizer", self.folder / "tokenizer.model",
-            "--source_length", lengths["source_length"],
+        documents = self.folder / "text" / f"documentation-0000{numbers}-of-*.json.gz"
+        return gap_sentences(
+            self.folder, name, documents, "--source_length", lengths["source_length"],
             "--target_length", lengths["target_length"],
-            "--output", self.folder / "shards" / name,
-        )]  # fmt: skip
-
-    def summaries(self, split: str) -> list[str]:
-        return python(
-            "preprocessing/finetune.py", "--dataset", "jsonl",
-            "--input", self.folder / "text" / f"summaries-{split}.jsonl", "--split", split,
-            "--tokenizer", self.folder / "tokenizer.model",
-            "--output", self.folder / "shards" / split,
         )  # fmt: skip
 
     def pretrain(self, system: str, seed: int) -> list[str]:
-        sizes = (
-            () if system == "locost" else ("--model.baseline_settings", json.dumps(SYSTEMS[system]))
-        )
-        return self.train(PRETRAIN, "pretrain", system, seed, *sizes, *self.extra("pretrain"))
+        sizes = ["--model.baseline_settings", json.dumps(SYSTEMS[system])]
+        return training(
+            self.folder, PRETRAIN, "pretrain", "pretrain-validation", f"{system}-{seed}/pretrain",
+            *self.of(system, seed), *(() if system == "locost" else sizes),
+            *self.extra("pretrain"),
+        )  # fmt: skip
 
     def finetune(self, system: str, seed: int) -> list[str]:
-        start = self.folder / f"{system}-{seed}" / "pretrain" / "last"
-        return self.train(FINETUNE, "train", system, seed, "--model.init_from", start,
-                          *self.extra("finetune"))  # fmt: skip
+        return training(
+            self.folder, FINETUNE, "train", "validation", f"{system}-{seed}/finetune",
+            *self.of(system, seed), "--model.init_from",
+            self.folder / f"{system}-{seed}" / "pretrain" / "last", *self.extra("finetune"),
+        )  # fmt: skip
 
-    def train(self, recipe: Path, data: str, system: str, seed: int, *more: object) -> list[str]:
-        from pipeline.distributed import free_port  # imports torch: only where it is needed
-
-        shards = self.folder / "shards"
-        stage = "pretrain" if recipe == PRETRAIN else "finetune"
-        held_out = "pretrain-validation" if recipe == PRETRAIN else "validation"
-        model: list[object] = ["--model.baseline", system]
+    def of(self, system: str, seed: int) -> list[object]:
+        """What a training is told of the system."""
+        seeded: list[object] = ["--train.seed", seed]
         if system == "locost":
-            model = [word for name, size in LOCOST.items() for word in (f"--model.{name}", size)]
+            return seeded + [word for n, size in LOCOST.items() for word in (f"--model.{n}", size)]
         if system == "led":  # its embedding is drawn small, unlike T5's, and needs no greater rate
-            model += ["--train.embedding_lr_scale", 1]
-        return [
-            program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
-            "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
-            "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
-            "--data.train", str(shards / data), "--data.validation", str(shards / held_out),
-            "--output", str(self.folder / f"{system}-{seed}" / stage),
-            "--train.seed", str(seed), *map(str, (*model, *more)),
-        ]  # fmt: skip
+            seeded += ["--train.embedding_lr_scale", 1]
+        return [*seeded, "--model.baseline", system]
 
     def evaluate(self, system: str, seed: int) -> list[str]:
         recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))

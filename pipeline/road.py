@@ -71,6 +71,39 @@ def mpirun() -> list[str]:
     return [program("mpirun"), "--bind-to", "none", "-n", str(PROCESSES)]
 
 
+def gap_sentences(folder: Path, name: str, documents: Path, *more: object) -> list[str]:
+    """Pre-training shards `name` of the folder's documents, over MPI."""
+    return [*mpirun(), *python(
+        "preprocessing/pretrain.py", "--input", documents, "--split", name,
+        "--tokenizer", folder / "tokenizer.model", "--output", folder / "shards" / name, *more,
+    )]  # fmt: skip
+
+
+def summaries(folder: Path, split: str) -> list[str]:
+    """Summarisation shards of a split of the folder's pairs."""
+    return python(
+        "preprocessing/finetune.py", "--dataset", "jsonl",
+        "--input", folder / "text" / f"summaries-{split}.jsonl", "--split", split,
+        "--tokenizer", folder / "tokenizer.model", "--output", folder / "shards" / split,
+    )  # fmt: skip
+
+
+def training(
+    folder: Path, recipe: Path, data: str, validation: str, output: str, *more: object
+) -> list[str]:
+    """A training by ZeRO-1 in PROCESSES processes, on shards of the folder."""
+    from pipeline.distributed import free_port  # imports torch: only where it is needed
+
+    shards = folder / "shards"
+    return [
+        program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
+        "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
+        "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
+        "--data.train", str(shards / data), "--data.validation", str(shards / validation),
+        "--output", str(folder / output), *map(str, more),
+    ]  # fmt: skip
+
+
 def run(stage: Stage, number: int, count: int, markers: Path) -> None:
     """Run a stage and mark it complete; SystemExit with its status when it fails."""
     marker = markers / f"{stage.name}.json"
