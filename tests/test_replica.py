@@ -1,0 +1,69 @@
+"""The replica's command lines, and (soak) the whole of it in small."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import parse
+from pipeline.replica import FINETUNE, LOCOST, PRETRAIN, SEEDS, SYSTEMS, WHOLE, Road
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN = str(ROOT / "pipeline" / "train.py")
+
+
+def test_every_training_is_told_what_it_takes_and_all_get_the_same(tmp_path):
+    road = Road(tmp_path, quick=False)
+    trainings = {s.name: s.command() for s in road.stages()}
+    trainings = {name: command for name, command in trainings.items() if TRAIN in command}
+    assert len(trainings) == 2 * len(SYSTEMS) * len(SEEDS)
+    configs = {
+        name: parse(command[command.index(TRAIN) + 1 :])[0] for name, command in trainings.items()
+    }
+    for name, config in configs.items():
+        system, seed, stage = name.rsplit("-", 2)
+        assert config.train.seed == int(seed)
+        assert config.baseline == (None if system == "locost" else system)
+        first = configs[f"locost-{seed}-{stage}"]
+        assert vars(config.data) == vars(first.data)
+        others = {k: v for k, v in vars(config.train).items() if k != "embedding_lr_scale"}
+        assert others.items() <= vars(first.train).items()
+    assert configs["locost-1-finetune"].model["d_model"] == LOCOST["d_model"]
+    assert configs["led-0-pretrain"].baseline_settings == SYSTEMS["led"]
+    assert {PRETRAIN.name, FINETUNE.name} == {
+        Path(command[command.index("--config") + 1]).name for command in trainings.values()
+    }
+
+
+def test_all_systems_are_of_one_size():
+    """Three million parameters each, LED's learnt positions left out."""
+    from pipeline.baselines.model import Baseline
+    from pipeline.baselines.systems import BaselineConfig
+    from pipeline.model import Locost, LocostConfig
+    from pipeline.replica import VOCABULARY
+
+    models = {
+        name: Locost(LocostConfig(vocab_size=VOCABULARY, **sizes))
+        if name == "locost"
+        else Baseline(BaselineConfig(name=name, vocab_size=VOCABULARY, settings=sizes))
+        for name, sizes in SYSTEMS.items()
+    }
+    count = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+    count["led"] -= WHOLE * LOCOST["d_model"]
+    assert all(3.0e6 <= n <= 3.2e6 for n in count.values()), count
+
+
+@pytest.mark.soak
+def test_the_whole_of_it_in_small(tmp_path):
+    command = [sys.executable, str(ROOT / "pipeline" / "replica.py"), "--quick"]
+    finished = subprocess.run(
+        [*command, "--output", str(tmp_path / "replica")], capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    report = (tmp_path / "replica" / "report.md").read_text()
+    for name in ("LOCOST", "LongT5", "LED"):
+        assert f"| {name}" in report
+    stages = json.loads((tmp_path / "replica" / "stages.json").read_text())
+    assert len(stages) == 7 + 3 * len(SYSTEMS) + 1
