@@ -1,26 +1,15 @@
 """The tiny datasets, and once more with other tokenizers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("transformers", reason="transformers is an extra")
 
 from small_systems import retokenised, save_byte_pairs, save_many_words
 
 from pipeline.shards import Dataset
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Products this small only wait for a second thread, and for long where cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

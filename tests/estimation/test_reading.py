@@ -23,7 +23,6 @@ from pipeline.estimation.reading import Document
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.generation import DecodingStrategy
 
-torch.set_num_threads(1)
 torch.manual_seed(0)
 config = LocostConfig(**json.loads(sys.argv[2]))
 tokens, bf16, cached = 60_000, sys.argv[3] == "bf16", sys.argv[4] == "cached"

@@ -1,6 +1,5 @@
 """A tiny model beside the tiny tokenizer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,15 +28,6 @@ def make_model(folder: Path, tokenizer_path: Path, seed: int) -> Path:
             parameter.mul_(3)
     save_model(model, folder / "model", tokenizer=tokenizer_path)
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Products this small only wait for a second thread, and for long where cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
