@@ -409,4 +409,4 @@ def gave_up(settings: TrainConfig, progress: dict[str, Any]) -> bool:
 def seed_dropout(seed: int, step: int, rank: int) -> None:
     """Make dropout a function of (seed, step, rank), so that a resumed run repeats it."""
     state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(state >> 1))
+    torch.manual_seed(int(state) >> 1)
