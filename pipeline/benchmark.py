@@ -144,9 +144,10 @@ def build_parser() -> Parser:
     command.set_defaults(run=compare_systems)
     _add_measured(command, "systems", [1024, 4096, 16384])
     names = [systems.OURS, *SYSTEMS]
+    here = [systems.OURS, *(name for name, system in SYSTEMS.items() if not system.legacy)]
     command.add_argument(
-        "--systems", nargs="+", choices=names, default=names, metavar="NAME",
-        help=f"of {', '.join(names)} (all)",
+        "--systems", nargs="+", choices=names, default=here, metavar="NAME",
+        help=f"of {', '.join(names)} (all but lsg, for which run .venv-legacy/bin/python)",
     )  # fmt: skip
     command.add_argument("--tokens", type=_positive, default=512, help="target tokens (512)")
     command.add_argument(

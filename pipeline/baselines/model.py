@@ -6,16 +6,18 @@ Shapes: B batch, L source and T target positions, V vocabulary.
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pipeline.baselines.classes import classes, transformers
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig, name_of
 from pipeline.model.folder import CONFIG, FORMAT, WEIGHTS, replace_file
 from pipeline.model.generation import DecodingStrategy
@@ -40,6 +42,7 @@ class Baseline(nn.Module):
             eos_token_id=config.eos_id,
             decoder_start_token_id=config.start_id,
         )  # whatever a folder asks for: `generate` is told all it does
+        vars(self.network.config).pop("auto_map", None)  # code, which is not run and not copied
 
     @property
     def encoder(self) -> nn.Module:
@@ -58,6 +61,8 @@ class Baseline(nn.Module):
         source, target = (name and getattr(settings, name) for name in self.config.system.positions)
         if self.config.name == "led":  # sources are padded to whole windows
             source -= source % max(settings.attention_window)
+        if self.config.name == "lsg":  # and to whole blocks
+            source -= source % settings.block_size
         return source or None, target or None
 
     def forward(
@@ -73,7 +78,7 @@ class Baseline(nn.Module):
         """
         source = self._source(input_ids, attention_mask)
         if labels is None:
-            states = self.encoder(**source).last_hidden_state
+            states = self.encoder(**source)[0]
             return LocostOutput(None, None, states)
         self.check_length(labels.shape[1], target=True)
         output = self.network(
@@ -125,10 +130,10 @@ class Baseline(nn.Module):
 
     def recompute_activations(self, recompute: bool = True) -> None:
         """As Locost's: whether layers keep only their inputs for the backward pass."""
-        if recompute:
-            self.network.activation_checkpointing_enable({"use_reentrant": False})
-        else:
-            self.network.activation_checkpointing_disable()
+        for module in self.network.modules():  # what every version of transformers looks at
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = recompute
+                module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
     def check_length(self, length: int, target: bool = False) -> None:
         """Raise ValueError where a source (or target) of that length has no positions."""
@@ -184,12 +189,11 @@ def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
         config = replace(config, dropout=dropout)
         setattr(settings, config.system.dropout, dropout)
     try:
-        network, report = transformers().AutoModelForSeq2SeqLM.from_pretrained(
+        network, report = classes(config.name)[1].from_pretrained(
             folder,
             config=settings,
-            dtype=torch.float32,
+            torch_dtype=torch.float32,  # by the name that all versions know
             local_files_only=True,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below
         )
@@ -226,24 +230,11 @@ def check_baseline(folder: str | Path) -> BaselineConfig:
     return config
 
 
-def transformers() -> ModuleType:
-    """The package, quiet. Raises ValueError where it is not installed."""
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError(
-            "baselines need transformers: `pip install -r requirements-extras.txt`"
-        ) from None
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
-
-
 def _random(config: BaselineConfig) -> Any:
     """The network of these sizes, of random weights."""
-    package, system = transformers(), config.system
-    known = package.AutoConfig.for_model(system.model_type).to_dict()
-    if unknown := config.settings.keys() - known.keys():
+    system = config.system
+    settings_class, network_class = classes(config.name)
+    if unknown := config.settings.keys() - settings_class().to_dict().keys():
         raise ValueError(
             f"model.baseline_settings: {config.name} has no {', '.join(sorted(unknown))}; give "
             f"fields of transformers' {system.model_type} configuration, such as "
@@ -261,8 +252,11 @@ def _random(config: BaselineConfig) -> Any:
         "forced_eos_token_id": None,
     }
     try:
-        settings = package.AutoConfig.for_model(system.model_type, **values)
-        return package.AutoModelForSeq2SeqLM.from_config(settings)
+        settings = settings_class(**values)
+        for name in config.settings if config.name == "lsg" else ():  # it may take another value
+            if getattr(settings, name) != values[name]:
+                raise ValueError(f"{name} cannot be {values[name]!r}")
+        return network_class(settings)
     except Exception as error:  # its checks raise errors of many kinds
         raise ValueError(
             f"model.baseline_settings {config.settings} are impossible for {config.name}: {error}"
@@ -276,10 +270,8 @@ def _read_config(folder: Path) -> tuple[BaselineConfig, Any]:
         name = name_of(values)
         if name is None:
             raise ValueError(f"model_type is none of {', '.join(SYSTEMS)}")
-        settings = transformers().AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
+        settings = classes(name)[0].from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, AssertionError) as error:  # LSG's asserts what fits together
         raise ValueError(f"{folder / CONFIG}: {error}") from None
     start = settings.decoder_start_token_id
     return BaselineConfig(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Name = Literal["longt5-tglobal", "longt5-local", "led", "bigbird", "t5", "bart", "pegasus"]
+Name = Literal["longt5-tglobal", "longt5-local", "led", "bigbird", "lsg", "t5", "bart", "pegasus"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class System:
     """The setting of the residual dropout."""
     positions: tuple[str | None, str | None] = (None, None)
     """The settings that limit source and target, in tokens; None: nothing does."""
+    legacy: bool = False
+    """Whether it needs the older packages of requirements-legacy.txt."""
 
 
 def _encoder_decoder(layers: int, **others: Any) -> dict[str, Any]:
@@ -61,6 +63,21 @@ SYSTEMS: dict[Name, System] = {
         96_103,
         _encoder_decoder(12, max_position_embeddings=4096),
         positions=_BOTH,
+    ),
+    "lsg": System(  # lsg-bart-base-16384
+        "bart",
+        50_265,
+        _encoder_decoder(
+            6,
+            max_position_embeddings=16_384,
+            block_size=128,
+            sparse_block_size=128,
+            sparsity_factor=2,
+            sparsity_type="norm",
+            architectures=["LSGBartForConditionalGeneration"],  # by which its folder is known
+        ),
+        positions=_BOTH,
+        legacy=True,
     ),
     "t5": System("t5", 32_128, {**_T5, "d_ff": 3072}, "dropout_rate"),
     "bart": System(
@@ -104,10 +121,13 @@ def name_of(settings: Any) -> Name | None:
     """The system whose configuration (a config.json) this is; None: none of them."""
     if not isinstance(settings, dict):
         return None
+    lsg = "LSG" in str(settings.get("architectures"))
     for name, system in SYSTEMS.items():
         kind = system.base.get("encoder_attention_type")
-        if settings.get("model_type") == system.model_type and (
-            kind is None or settings.get("encoder_attention_type", "local") == kind
+        if (
+            settings.get("model_type") == system.model_type
+            and (kind is None or settings.get("encoder_attention_type", "local") == kind)
+            and lsg == (name == "lsg")
         ):
             return name
     return None

@@ -21,11 +21,14 @@ MORE = {
     "longt5-local": {"local_radius": 7},
     "led": {"attention_window": 8},
     "bigbird": {"block_size": 4, "num_random_blocks": 1},  # sparse from 29 tokens on
+    "lsg": {"block_size": 8, "sparse_block_size": 8},  # sparse from 17 tokens on
 }
 SMALL = {
     name: {**(T5 if "num_layers" in system.base else BART), **MORE.get(name, {})}
     for name, system in SYSTEMS.items()
 }
+HERE = [name for name, system in SYSTEMS.items() if not system.legacy]
+"""Those that the transformers of requirements-extras.txt has."""
 PEGASUS_IDS = 96_103
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 

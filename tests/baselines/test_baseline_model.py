@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_systems import SMALL
+from small_systems import HERE, SMALL
 
 from pipeline.baselines.model import Baseline, load_baseline
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig, Name, name_of
@@ -16,9 +16,8 @@ from pipeline.data.batches import collate
 from pipeline.models import check_model, load_model, save_model
 from pipeline.shards import Dataset
 
-NAMES = list(SYSTEMS)
 # The kinds of data in turn: each system meets one.
-KINDS = dict(zip(NAMES, ["ours", "byte pairs", "many words"] * 3, strict=False))
+KINDS = dict(zip(HERE, ["ours", "byte pairs", "many words"] * 3, strict=False))
 
 
 def make(name, vocab_size=96, **others):
@@ -55,10 +54,10 @@ def learnt(model):
 
 
 def test_names_are_those_of_the_flag():
-    assert list(get_args(Name)) == NAMES
+    assert list(get_args(Name)) == list(SYSTEMS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HERE)
 def test_loss_and_logits_are_transformers_own(data, name):
     batch, vocab_size = batch_of(data, name)
     model = make(name, vocab_size).eval()
@@ -72,7 +71,7 @@ def test_loss_and_logits_are_transformers_own(data, name):
     torch.testing.assert_close(states, expected.encoder_last_hidden_state, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HERE)
 def test_random_weights_know_nothing_yet(data, name):
     """A head whose logits are not scaled starts at a loss of several dozens, for lack of luck."""
     batch, vocab_size = batch_of(data, name)
@@ -80,7 +79,7 @@ def test_random_weights_know_nothing_yet(data, name):
     assert loss.item() == pytest.approx(math.log(vocab_size), rel=0.25)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HERE)
 def test_gradients_are_transformers_own_and_survive_recomputation(data, name):
     batch, vocab_size = batch_of(data, name)
     model = make(name, vocab_size).train()
@@ -98,7 +97,7 @@ def test_gradients_are_transformers_own_and_survive_recomputation(data, name):
             torch.testing.assert_close(found[key], parameter.grad, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HERE)
 def test_greedy_summaries_are_the_likeliest_tokens(data, name):
     """Token by token from the forward pass, and by transformers' generate on the bare model."""
     batch, vocab_size = batch_of(data, name)
@@ -117,7 +116,7 @@ def test_greedy_summaries_are_the_likeliest_tokens(data, name):
         assert row[:end] == expected[:end]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", HERE)
 def test_a_folder_keeps_the_model_and_is_transformers_too(data, name, tmp_path):
     batch, vocab_size = batch_of(data, name)
     model = make(name, vocab_size, dropout=0.25, eos_id=1).eval()

@@ -6,10 +6,9 @@ from dataclasses import asdict
 
 import matplotlib.image
 import pytest
-from small_systems import SMALL
+from small_systems import HERE, SMALL
 
 from pipeline import benchmark
-from pipeline.baselines.systems import SYSTEMS
 from pipeline.benchmarking import systems
 from pipeline.benchmarking.cases import Case, measure
 from pipeline.model import Locost, LocostConfig
@@ -19,7 +18,7 @@ LOCOST = {
     "vocab_size": 40, "d_model": 16, "state_dim": 4, "d_ff": 24, "encoder_layers": 1,
     "decoder_layers": 1, "num_heads": 2, "head_dim": 8,
 }  # fmt: skip
-SIZES = {"locost": LOCOST, **{name: {**SMALL[name], "vocab_size": 96} for name in SYSTEMS}}
+SIZES = {"locost": LOCOST, **{name: {**SMALL[name], "vocab_size": 96} for name in HERE}}
 
 
 @pytest.mark.parametrize("system", SIZES)

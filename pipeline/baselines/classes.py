@@ -1,0 +1,50 @@
+"""Where a system's classes come from: transformers, and for LSG the package that converts to it."""
+
+import warnings
+from types import ModuleType
+from typing import Any
+
+from pipeline.baselines.systems import SYSTEMS, Name
+
+LEGACY = "transformers 4.37.2 and lsg-converter 0.1.9"
+
+
+def classes(name: Name) -> tuple[Any, Any]:
+    """The classes of a system's configuration and of its network.
+
+    Raises ValueError where this Python has not the packages for them.
+    """
+    if SYSTEMS[name].legacy:
+        lsg = _lsg()
+        return lsg.LSGBartConfig, lsg.LSGBartForConditionalGeneration
+    package = transformers()
+    settings = package.CONFIG_MAPPING[SYSTEMS[name].model_type]
+    return settings, package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[settings]
+
+
+def transformers() -> ModuleType:
+    """The package, quiet. Raises ValueError where it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            "baselines need transformers: `pip install -r requirements-extras.txt`"
+        ) from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _lsg() -> ModuleType:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what later versions take away
+            from lsg_converter.bart import modeling_lsg_bart
+    except Exception:  # beside another transformers it breaks in one way or another
+        raise ValueError(
+            f"lsg needs {LEGACY}, which this Python has not: `make legacy` once, then run this "
+            "with .venv-legacy/bin/python"
+        ) from None
+    # Its encoder recomputes in the older of torch's two ways, which torch would warn about.
+    warnings.filterwarnings("ignore", "torch.utils.checkpoint: the use_reentrant parameter")
+    return modeling_lsg_bart
