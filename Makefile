@@ -32,7 +32,7 @@ slurm:
 soak: .venv/dev legacy
 	$(BIN)/pytest -m soak
 
-# BLANC and LSG need an older transformers: an environment of their own.
+# BLANC and LSG need an older transformers: an environment of their own, with the core once more.
 legacy: .venv-legacy/made
 
 # Correctness and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
@@ -55,7 +55,9 @@ lint: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-.venv-legacy/made: requirements-legacy.txt
+.venv-legacy/made: requirements-legacy.txt requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || \
+		{ echo "error: BLANC and LSG need Python 3.10 to 3.12; make PYTHON=python3.12 legacy" >&2; exit 2; }
 	$(PYTHON) -m venv .venv-legacy
 	.venv-legacy/bin/pip install --quiet --disable-pip-version-check -r requirements-legacy.txt
 	.venv-legacy/bin/pip install --quiet --disable-pip-version-check --no-deps blanc==0.3.4

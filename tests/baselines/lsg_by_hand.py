@@ -1,7 +1,7 @@
 """What tests/baselines/test_lsg.py asks of LSG, in the Python that has it; the answers as JSON.
 
-    python lsg_by_hand.py convert FOLDER TEXT    a tiny BART, converted, with its tokenizer
-    python lsg_by_hand.py compare FOLDER         ours beside the package's own; a folder's round trip
+python lsg_by_hand.py convert FOLDER TEXT   a tiny BART, converted, with its tokenizer
+python lsg_by_hand.py compare FOLDER        ours beside the package's own; a folder and back
 """
 
 import json
