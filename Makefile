@@ -18,11 +18,11 @@ demo: .venv/core
 
 # Lint, types and the whole suite, quick tests first.
 test: lint test-fast slurm
-	$(BIN)/pytest -m "slow and not soak and not gpu"
+	$(BIN)/pytest --durations=25 -m "slow and not soak and not gpu"
 
 # The part that needs under 3 minutes.
 test-fast: .venv/dev
-	$(BIN)/pytest -m "not slow and not soak and not gpu"
+	$(BIN)/pytest -n 2 -m "not slow and not soak and not gpu"
 
 # The Slurm that tests/slurm runs in, where this user may install it; elsewhere they are skipped.
 slurm:

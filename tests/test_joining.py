@@ -78,6 +78,7 @@ def test_the_trainer_ends_with_70_and_one_line(monkeypatch, capsys):
         "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu",
         "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()),
     }  # fmt: skip
+    distributed.stop()  # what an earlier test may have left
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(distributed, "start", partial(distributed.start, timeout=1))

@@ -1,4 +1,4 @@
-"""Two updates of every recipe with every DeepSpeed configuration, tiny, in one process group.
+"""Two updates of every recipe, with the configurations in turn, tiny, in one process group.
 
     deepspeed recipe_matrix.py OUTPUT train.py's arguments...
 
@@ -6,6 +6,7 @@ Each leaves a run folder OUTPUT/<recipe>-<configuration>.
 """
 
 import sys
+from itertools import cycle
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,8 @@ from pipeline.training import trainer  # noqa: E402
 
 RECIPES = sorted(path.stem for path in (ROOT / "pipeline" / "recipes").glob("*.yaml"))
 CONFIGURATIONS = sorted(path.stem for path in (ROOT / "ds_configs").glob("*.json"))
-CASES = [(recipe, configuration) for recipe in RECIPES for configuration in CONFIGURATIONS]
+# Stage 3 comes last: DeepSpeed then replaces torch's linear function for good.
+CASES = sorted(zip(RECIPES, cycle(CONFIGURATIONS), strict=False), key=lambda case: case[1])
 
 
 def main(output: Path, arguments: list[str]) -> None:

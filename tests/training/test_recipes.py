@@ -120,7 +120,7 @@ def test_early_stopping_needs_something_to_validate_on():
 
 
 @pytest.mark.slow
-def test_every_recipe_takes_two_steps_with_every_configuration(
+def test_every_recipe_and_every_configuration_takes_two_steps(
     dataset_folder, validation_folder, tmp_path
 ):
     launcher = [str(Path(sys.executable).with_name("deepspeed")), "-q", "--master_port"]
