@@ -1,8 +1,9 @@
 """LOCOST beside LongT5 and LED in small: pre-trained, fine-tuned on long documents, scored.
 
-`python pipeline/replica.py` runs it on two CPU cores: three systems of one size, three seeds each,
-the same tokenizer, texts, steps and recipes. docs/replica.md has what came out. Each stage is one
-of the project's own command lines (`pipeline/road.py`).
+`python pipeline/replica.py` runs it on two CPU cores: three systems of one size, each pre-trained
+once and fine-tuned by three seeds, on the same texts in the same order by the same recipes.
+docs/replica.md has what came out. Each stage is one of the project's own command lines
+(`pipeline/road.py`).
 """
 
 import sys
@@ -20,7 +21,16 @@ from typing import Any
 import yaml
 
 from pipeline.command_line import Parser
-from pipeline.road import ROOT, Stage, gap_sentences, python, summaries, training, travel
+from pipeline.road import (
+    ROOT,
+    Stage,
+    gap_sentences,
+    launch,
+    python,
+    summaries,
+    training,
+    travel,
+)
 
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "replica_pretrain.yaml", RECIPES / "replica_finetune.yaml"
@@ -87,20 +97,21 @@ class Road:
         ]  # fmt: skip
 
     def seeds(self) -> tuple[int, ...]:
-        """Of initial weights, order and dropout."""
+        """Of the order and the dropout of fine-tuning."""
         return SEEDS[:1] if self.quick else SEEDS
 
     def trainings(self) -> Iterator[Stage]:
-        """Of each seed and system: pre-training, fine-tuning, evaluation."""
+        """Pre-training of each system, then of each seed and system fine-tuning and evaluation."""
+        for system in SYSTEMS:
+            yield Stage(f"{system}-pretrain", f"{system}: pre-training",
+                        partial(self.pretrain, system))  # fmt: skip
         for seed in self.seeds():
             for system in SYSTEMS:
-                name = f"{system}-{seed}"
-                for stage, command in (
-                    ("pretrain", self.pretrain), ("finetune", self.finetune),
-                    ("evaluate", self.evaluate),
-                ):  # fmt: skip
-                    yield Stage(f"{name}-{stage}", f"{system}, seed {seed}: {stage}",
-                                partial(command, system, seed))  # fmt: skip
+                name, title = f"{system}-{seed}", f"{system}, seed {seed}"
+                yield Stage(f"{name}-finetune", f"{title}: fine-tuning",
+                            partial(self.finetune, system, seed))  # fmt: skip
+                yield Stage(f"{name}-evaluate", f"{title}: evaluation",
+                            partial(self.evaluate, system, seed))  # fmt: skip
 
     def tokenizer(self) -> list[str]:
         return python(
@@ -117,40 +128,38 @@ class Road:
             "--target_length", lengths["target_length"],
         )  # fmt: skip
 
-    def pretrain(self, system: str, seed: int) -> list[str]:
+    def pretrain(self, system: str) -> list[str]:
         sizes = ["--model.baseline_settings", json.dumps(SYSTEMS[system])]
         return training(
-            self.folder, PRETRAIN, "pretrain", "pretrain-validation", f"{system}-{seed}/pretrain",
-            *self.of(system, seed), *(() if system == "locost" else sizes),
+            self.folder, PRETRAIN, "pretrain", "pretrain-validation", f"{system}-pretrain",
+            *self.of(system), *(() if system == "locost" else sizes),
             *self.extra("pretrain"),
         )  # fmt: skip
 
     def finetune(self, system: str, seed: int) -> list[str]:
         return training(
             self.folder, FINETUNE, "train", "validation", f"{system}-{seed}/finetune",
-            *self.of(system, seed), "--model.init_from",
-            self.folder / f"{system}-{seed}" / "pretrain" / "last", *self.extra("finetune"),
+            *self.of(system), "--train.seed", seed, "--model.init_from",
+            self.folder / f"{system}-pretrain" / "last", *self.extra("finetune"),
         )  # fmt: skip
 
-    def of(self, system: str, seed: int) -> list[object]:
+    def of(self, system: str) -> list[object]:
         """What a training is told of the system."""
-        seeded: list[object] = ["--train.seed", seed]
         if system == "locost":
-            return seeded + [word for n, size in LOCOST.items() for word in (f"--model.{n}", size)]
-        if system == "led":  # its embedding is drawn small, unlike T5's, and needs no greater rate
-            seeded += ["--train.embedding_lr_scale", 1]
-        return [*seeded, "--model.baseline", system]
+            return [word for name, size in LOCOST.items() for word in (f"--model.{name}", size)]
+        # LED's embedding is drawn small, unlike T5's, and needs no greater rate.
+        slower = ["--train.embedding_lr_scale", 1] if system == "led" else []
+        return ["--model.baseline", system, *slower]
 
     def evaluate(self, system: str, seed: int) -> list[str]:
         recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))
         run = self.folder / f"{system}-{seed}"
-        return python(
-            "pipeline/evaluate.py", "--checkpoint", run / "finetune" / "best",
+        return launch("evaluate.py", [
+            "--checkpoint", run / "finetune" / "best",
             "--data", self.folder / "shards" / "test", "--output", run / "evaluation",
             "--source_length", WHOLE, "--max_new_tokens", recipe["train"]["max_new_tokens"],
-            "--batch_size", 4, "--lead_sentences", 1,
-            *self.extra("evaluate"),
-        )  # fmt: skip
+            "--batch_size", 4, "--lead_sentences", 1, *self.extra("evaluate"),
+        ])  # fmt: skip
 
     def measure(self) -> list[str]:
         sizes = {name: {**its, "vocab_size": VOCABULARY} for name, its in SYSTEMS.items()}

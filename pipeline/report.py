@@ -214,9 +214,8 @@ def write_replica_page(options: argparse.Namespace) -> str:
         lead=lead,
         lengths=np.array([len(dataset[index].source) for index in range(len(lead))]),
         runs={
-            f"{system}, {stage}, seed {seed}": read_run(run / stage)
-            for (system, seed), run in runs.items()
-            for stage in ("pretrain", "finetune")
+            **{f"{s}, pre-training": read_run(folder / f"{s}-pretrain") for s in options.systems},
+            **{f"{s}, seed {seed}": read_run(run / "finetune") for (s, seed), run in runs.items()},
         },
         measurements=read_measurements([folder / "measurements" / "systems.json"]),
         stages=demo_report.read_stages(folder / "stages.json"),

@@ -91,16 +91,23 @@ def summaries(folder: Path, split: str) -> list[str]:
 def training(
     folder: Path, recipe: Path, data: str, validation: str, output: str, *more: object
 ) -> list[str]:
-    """A training by ZeRO-1 in PROCESSES processes, on shards of the folder."""
+    """A training by ZeRO-1 on shards of the folder."""
+    shards = folder / "shards"
+    return launch("train.py", [
+        "--config", recipe, "--deepspeed_config", ROOT / "ds_configs" / "zero1.json",
+        "--data.train", shards / data, "--data.validation", shards / validation,
+        "--output", folder / output, *more,
+    ])  # fmt: skip
+
+
+def launch(script: str, arguments: Sequence[object]) -> list[str]:
+    """A program of pipeline/ in PROCESSES processes, by DeepSpeed's launcher."""
     from pipeline.distributed import free_port  # imports torch: only where it is needed
 
-    shards = folder / "shards"
     return [
         program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
-        "--master_port", str(free_port()), str(ROOT / "pipeline" / "train.py"),
-        "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
-        "--data.train", str(shards / data), "--data.validation", str(shards / validation),
-        "--output", str(folder / output), *map(str, more),
+        "--master_port", str(free_port()), str(ROOT / "pipeline" / script),
+        *map(str, arguments),
     ]  # fmt: skip
 
 

@@ -77,9 +77,9 @@ def sections(material: Material) -> list[str]:
     tokens = material.lengths
     return [
         "# The headline in small: LOCOST beside LongT5 and LED",
-        f"Systems of one width and depth, pre-trained by gap sentences and fine-tuned on whole "
-        f"documents with the same tokenizer, texts, steps and recipes; {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'} each. The test set has {len(tokens)} documents of "
+        "Systems of one width and depth, each pre-trained once by gap sentences and fine-tuned "
+        f"{'once' if seeds == 1 else f'with {seeds} seeds'} on whole documents: the same "
+        f"tokenizer, texts, order, steps and recipes. The test set has {len(tokens)} documents of "
         f"{np.median(tokens):,.0f} tokens in the median, {np.percentile(tokens, 90):,.0f} at the "
         f"90th percentile, {tokens.max():,} at most.",
         "## Scores",
@@ -98,7 +98,11 @@ def sections(material: Material) -> list[str]:
         *measured(material.measurements),
         "## Settings",
         settings_table(
-            {name: run.settings for name, run in material.runs.items() if name.endswith("seed 0")}
+            {
+                name: run.settings
+                for name, run in material.runs.items()
+                if name.endswith(("pre-training", "seed 0"))
+            }
         ),
         "## Stages",
         stage_table(material.stages),

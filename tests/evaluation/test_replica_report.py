@@ -43,8 +43,8 @@ def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Pa
                         strategy=tokens),
                 ALONE,
             )  # fmt: skip
-            write_run(run / "pretrain", seed, 40, validation=False)
             write_run(run / "finetune", seed, 40, validation=True)
+        write_run(folder / f"{system}-pretrain", 0, 40, validation=False)
     (folder / "shards").mkdir()
     (folder / "shards" / "test").symlink_to(dataset_folder)
     rows = [
@@ -99,6 +99,7 @@ def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
     row = re.search(r"^\| LOCOST \| ([\d.]+) \| –", text, re.M)
     assert float(row[1]) == pytest.approx(means["locost"][short].mean(), abs=0.02)
     assert "| training, 4,096 tokens, seconds | 2.00 | 8.00 (0.25) |" in text
+    assert f"The test set has {len(lengths)} documents" in text
     assert text.count("the permuted one") == 2
     assert str(folder) not in text
 
