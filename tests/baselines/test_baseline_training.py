@@ -90,7 +90,8 @@ def test_all_systems_are_there():
 def test_a_run_leaves_what_locosts_leaves(runs, name):
     steps = [line for line in lines(runs / name) if "loss" in line]
     assert [line["step"] for line in steps] == [1, 2, 3, 4]
-    assert steps[-1]["loss"] < steps[0]["loss"]
+    first, second, third, last = (line["loss"] for line in steps)
+    assert third + last < first + second
     assert all(line["skipped_updates"] == 0 for line in steps)
     expected = [line.keys() - {"tflops_per_process"} for line in lines(runs / "locost")]
     if name != "t5":  # stage 3 does not generate
