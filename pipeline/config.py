@@ -113,6 +113,9 @@ class TrainConfig:
     """Samples of the validation set used, the first of it; 0 means all."""
     validation_rouge: bool = False
     """Also generate summaries and keep the best checkpoint by Mean ROUGE instead of by loss."""
+    validation_source_use: bool = False
+    """Also take the loss with each source exchanged for another sample's. The difference in nats a
+    target token, `source_use`, is what the source is worth to the model; 0: it does not read it."""
     max_new_tokens: int = 512
     """Longest summary generated in validation, in tokens."""
     early_stopping: int = 0

@@ -207,6 +207,16 @@ def read_module(
     return module.package, texts, pairs
 
 
+def passages(text: str, characters: int) -> list[str]:
+    """The text cut at line ends into pieces of at least so many characters, the last of any."""
+    pieces: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if sum(map(len, pieces[-1])) >= characters:
+            pieces.append([])
+        pieces[-1].append(line)
+    return ["\n".join(lines) for lines in pieces]
+
+
 def make_pair(name: str, package: str, docstring: str) -> Pair | None:
     """PEP 257's reading of a docstring: first paragraph and the rest; None if it does not serve.
 
@@ -306,9 +316,12 @@ def leaked(pairs: list[Pair], texts: list[str]) -> set[str]:
 
 
 def build(
-    requirements: Path, limit_files: int | None, whole: bool = False
+    requirements: Path, limit_files: int | None, whole: bool = False, passage: int | None = None
 ) -> tuple[dict[str, bytes], dict[str, int]]:
-    """({file name: content}, counts) of the whole corpus; pairs as `read_module` makes them."""
+    """({file name: content}, counts) of the whole corpus; pairs as `read_module` makes them.
+
+    Texts are cut into passages of so many characters, those of one text in the same file.
+    """
     modules = find_modules(requirements)
     if limit_files is not None:
         topics = [module for module in modules if module.package == TOPICS]
@@ -346,13 +359,18 @@ def build(
         raise ValueError(
             f"{len(modules)} source files leave a split without pairs; give a larger --limit_files"
         )
-    documents = [
-        {"text": text, "timestamp": "2000-01-01T00:00:00Z", "url": f"https://docs.invalid/{url}"}
-        for text, url in texts.items()
-    ]
     for number in range(TEXT_FILES):
         name = f"documentation-{number:05d}-of-{TEXT_FILES:05d}.json.gz"
-        files[name] = _compress(_json_lines(documents[number::TEXT_FILES]))
+        documents = [
+            {
+                "text": piece,
+                "timestamp": "2000-01-01T00:00:00Z",
+                "url": f"https://docs.invalid/{url}",
+            }
+            for text, url in list(texts.items())[number::TEXT_FILES]
+            for piece in (passages(text, passage) if passage else [text])
+        ]
+        files[name] = _compress(_json_lines(documents))
     return files, counts
 
 
@@ -391,10 +409,19 @@ def main() -> None:
         help="pairs of whole modules, classes and functions with all that is defined inside, of at "
         "least 3,000 characters; default: of single docstrings",
     )
+    parser.add_argument(
+        "--passage_characters",
+        type=int,
+        help="cut pre-training texts at line ends into passages of at least so many characters, so "
+        "that a short --source_length sees all of them; default: uncut",
+    )
     options = parser.parse_args()
-    if options.limit_files is not None and options.limit_files < 1:
-        raise ValueError(f"--limit_files is {options.limit_files}, expected at least 1")
-    files, counts = build(REQUIREMENTS, options.limit_files, options.whole)
+    for name in ("limit_files", "passage_characters"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ValueError(f"--{name} is {value}, expected at least 1")
+    files, counts = build(
+        REQUIREMENTS, options.limit_files, options.whole, options.passage_characters
+    )
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

@@ -1,7 +1,7 @@
 """From a global batch to the micro-batches of one process."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -224,12 +224,31 @@ def _limited(lengths: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
 
 
 def validation_batches(
-    dataset: Dataset, indices: Sequence[int], size: int, source_length: int, target_length: int
+    dataset: Dataset,
+    indices: Sequence[int],
+    size: int,
+    source_length: int,
+    target_length: int,
+    sources: Mapping[int, int] | None = None,
 ) -> Iterator[tuple[list[int], MicroBatch]]:
-    """The given samples, sorted by length, in micro-batches of `size`, with their indices."""
-    samples = np.array(indices, np.int64)
-    _, rows = dataset.rows(samples)
-    ordered = samples[np.lexsort((samples, rows["source_length"]))].tolist()
+    """The given samples, sorted by length, in micro-batches of `size`, with their indices.
+
+    With `sources` each sample is given the source of the sample that they name for it.
+    """
+
+    def sample(index: int) -> Sample:
+        if sources is None:
+            return dataset[index]
+        return replace(dataset[index], source=dataset[sources[index]].source)
+
+    ordered = by_length(dataset, indices)
     for start in range(0, len(ordered), size):
         chosen = ordered[start : start + size]
-        yield chosen, collate([dataset[i] for i in chosen], source_length, target_length)
+        yield chosen, collate([sample(i) for i in chosen], source_length, target_length)
+
+
+def by_length(dataset: Dataset, indices: Sequence[int]) -> list[int]:
+    """The indices in the order of their sources' lengths, equal ones by index."""
+    samples = np.array(indices, np.int64)
+    _, rows = dataset.rows(samples)
+    return samples[np.lexsort((samples, rows["source_length"]))].tolist()

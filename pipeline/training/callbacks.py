@@ -3,16 +3,15 @@
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from pipeline.config import RunConfig
-from pipeline.data.batches import truncate, validation_batches
+from pipeline.data.batches import by_length, truncate, validation_batches
 from pipeline.distributed import World
 from pipeline.evaluation.decode import generate_summaries
 from pipeline.evaluation.rouge import mean_rouge, score
@@ -120,7 +119,7 @@ def _lines_until(path: Path, step: int) -> list[str]:
 
 
 class Validation:
-    """Loss, and on request Mean ROUGE of greedy summaries, on a fixed part of a dataset."""
+    """Loss, on request the use of the source and Mean ROUGE, on a fixed part of a dataset."""
 
     def __init__(self, dataset: Dataset, config: RunConfig, world: World) -> None:
         count = config.train.validation_samples or len(dataset)
@@ -133,6 +132,16 @@ class Validation:
         self.dataset, self.config, self.world = dataset, config, world
         self.tokenizer = open_tokenizer(dataset.tokenizer_path)
         self.indices = range(min(count, len(dataset)))
+        self.other_sources: dict[int, int] = {}
+        if config.train.validation_source_use:
+            if len(self.indices) < 2:
+                raise ValueError(
+                    f"--train.validation_source_use exchanges sources, and {dataset.path} gives "
+                    f"validation {len(self.indices)} sample; give it more, or leave it out"
+                )
+            # The next in length: another source, the same work.
+            ordered = by_length(dataset, self.indices)
+            self.other_sources = dict(zip(ordered, [*ordered[1:], ordered[0]], strict=True))
 
     @torch.no_grad()
     @torch.compiler.set_stance("force_eager")  # its lengths are too many to compile for
@@ -141,8 +150,9 @@ class Validation:
         mine = self.indices[self.world.rank :: self.world.size]
         was_training = model.training
         model.eval()
-        losses = self._losses(model, mine)
-        values = {"loss": losses[0] / max(losses[1], 1.0)}
+        values = {"loss": self._loss(model, mine)}
+        if self.other_sources:
+            values["source_use"] = self._loss(model, mine, self.other_sources) - values["loss"]
         summaries: list[str] = []
         if self.config.train.validation_rouge:
             rouge, summaries = self._rouge(model, mine)
@@ -150,12 +160,14 @@ class Validation:
         model.train(was_training)
         return values, summaries
 
-    def _losses(self, model: Model, indices: Any) -> list[float]:
+    def _loss(
+        self, model: Model, indices: Sequence[int], sources: Mapping[int, int] | None = None
+    ) -> float:
         data, device = self.config.data, self.world.device
         total, tokens = 0.0, 0
         bf16 = self.config.train.precision == "bf16"
         for _, batch in validation_batches(
-            self.dataset, indices, VALIDATION_BATCH, data.source_length, data.target_length
+            self.dataset, indices, VALIDATION_BATCH, data.source_length, data.target_length, sources
         ):
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 output = model(
@@ -166,9 +178,10 @@ class Validation:
                 )
             total += float(output.loss)
             tokens += int((batch.labels >= 0).sum())
-        return self.world.sum(total, tokens)
+        total, count = self.world.sum(total, tokens)
+        return total / max(count, 1.0)
 
-    def _rouge(self, model: Model, indices: Any) -> tuple[dict[str, float], list[str]]:
+    def _rouge(self, model: Model, indices: Sequence[int]) -> tuple[dict[str, float], list[str]]:
         samples = [self.dataset[i] for i in indices]
         samples = [sample for sample in samples if sample.metadata["references"]]
         predictions = generate_summaries(

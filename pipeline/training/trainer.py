@@ -56,7 +56,7 @@ class Prepared:
 
     settings: dict[str, Any]
     train: Mixture
-    validation: Dataset | None
+    validation: Validation | None
     order: GlobalOrder
     model: Model
     checkpoints: Checkpoints
@@ -106,7 +106,7 @@ def prepare(config: RunConfig, world: World) -> Prepared:
 
 def assemble(
     config: RunConfig, world: World
-) -> tuple[dict[str, Any], Mixture, Dataset | None, GlobalOrder, Model]:
+) -> tuple[dict[str, Any], Mixture, Validation | None, GlobalOrder, Model]:
     """Each process's own part of `prepare`: DeepSpeed's settings, the data, their order, a model.
 
     ValueError or OSError where a setting or a file is wrong.
@@ -118,20 +118,21 @@ def assemble(
             "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
         )
     train = Mixture(config.data)
-    validation = Dataset(config.data.validation) if config.data.validation else None
-    datasets = [*train.datasets, *([validation] if validation else [])]
+    held_out = Dataset(config.data.validation) if config.data.validation else None
+    datasets = [*train.datasets, *([held_out] if held_out else [])]
     for dataset in datasets:
         dataset.check_files()
     check_readable(datasets)
     tokenizer = train.tokenizer
-    if validation and validation.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
+    if held_out and held_out.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
         raise ValueError(
             f"data.validation {config.data.validation} was tokenised with "
-            f"{validation.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
+            f"{held_out.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
             "prepare both with one tokenizer"
         )
+    validation = Validation(held_out, config, world) if held_out else None
     order = train.order(config.train.batch_size, config.train.seed)
-    model = starting_model(config, train, validation, world)
+    model = starting_model(config, train, held_out, world)
     return settings, train, validation, order, model
 
 
@@ -233,7 +234,7 @@ def take_steps(
         lambda step: sample_names(prepared.train.datasets, prepared.order.samples(step)),
         progress.pop("health", None),
     )  # fmt: skip
-    validation = Validation(prepared.validation, config, world) if prepared.validation else None
+    validation = prepared.validation
     metrics = together(world, run, lambda: record(run, start, config) if world.is_main else None)
     costs = Costs(settings, prepared.model.config, world, progress.pop("joules", 0.0))
     portraits = Portraits(

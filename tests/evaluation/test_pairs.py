@@ -22,7 +22,11 @@ from pipeline.training.callbacks import Validation
 ALONE = World(0, 1, 0, torch.device("cpu"))
 WITH_ROUGE = SimpleNamespace(  # the part of a RunConfig that validation reads
     train=SimpleNamespace(
-        validation_samples=0, validation_rouge=True, max_new_tokens=4, precision="fp32"
+        validation_samples=0,
+        validation_rouge=True,
+        validation_source_use=False,
+        max_new_tokens=4,
+        precision="fp32",
     ),
     data=SimpleNamespace(source_length=64, target_length=64),
 )

@@ -24,6 +24,7 @@ from preprocessing.documentation import (
     find_modules,
     leaked,
     make_pair,
+    passages,
     read_module,
     required_distributions,
     split_packages,
@@ -171,6 +172,20 @@ def test_the_packages_are_those_of_requirements():
     assert len({module.name for module in modules}) == len(modules)
 
 
+def test_passages_are_cut_at_line_ends_and_lose_nothing():
+    text = "\n".join(f"line {number}" + "." * (number % 7) for number in range(100))
+    pieces = passages(text, 60)
+    assert "\n".join(pieces) == text
+    assert all(60 <= len(piece) < 60 + 14 + len(piece.split("\n")) for piece in pieces[:-1])
+    assert passages("one line", 1) == ["one line"]
+
+
+@pytest.mark.parametrize("option", ["--limit_files", "--passage_characters"])
+def test_sizes_below_one_are_refused(option, command, tmp_path):
+    with pytest.raises(ValueError, match=f"{option} is 0, expected at least 1"):
+        command(documentation_command.main, "--output", tmp_path / "x", option, 0)
+
+
 def test_too_few_files_for_three_splits(command, tmp_path):
     with pytest.raises(ValueError, match="give a larger --limit_files"):
         command(documentation_command.main, "--output", tmp_path / "x", "--limit_files", 5)
@@ -200,11 +215,28 @@ def read_pairs(folder: Path, split: str) -> list[dict]:
         return [json.loads(line) for line in file]
 
 
+def pretraining_texts(path: Path) -> list[str]:
+    with gzip.open(path) as file:
+        return [json.loads(line)["text"] for line in file]
+
+
 @pytest.mark.slow
 def test_the_corpus_is_the_same_every_time(documentation, tmp_path):
     options = ["--output", tmp_path / "again", "--limit_files", 1200]
     run("preprocessing/documentation.py", *options, hash_seed="2")
     assert tree(tmp_path / "again") == tree(documentation)
+
+
+@pytest.mark.slow
+def test_passages_stay_in_the_file_of_their_text(documentation, tmp_path):
+    options = ["--output", tmp_path / "cut", "--limit_files", 1200, "--passage_characters", 1000]
+    run("preprocessing/documentation.py", *options)
+    cut = {path.name: pretraining_texts(path) for path in (tmp_path / "cut").glob("*.json.gz")}
+    whole = {path.name: pretraining_texts(path) for path in documentation.glob("*.json.gz")}
+    assert {name: "\n".join(texts) for name, texts in cut.items()} == {
+        name: "\n".join(texts) for name, texts in whole.items()
+    }
+    assert sum(map(len, cut.values())) > 2 * sum(map(len, whole.values()))
 
 
 @pytest.mark.slow
@@ -233,10 +265,8 @@ def test_no_held_out_text_occurs_in_the_pretraining_shards(documentation, tmp_pa
     run("preprocessing/pretrain.py", *options)
 
     dataset, tokenizer = Dataset(output), Tokenizer(output)
-    raw = []
-    for path in documentation.glob("documentation-*.json.gz"):
-        with gzip.open(path) as file:
-            raw += [json.loads(line)["text"] for line in file]
+    files = documentation.glob("documentation-*.json.gz")
+    raw = [text for path in files for text in pretraining_texts(path)]
     decoded = [
         tokenizer.decode(ids) for sample in dataset for ids in (sample.source, sample.target)
     ]
