@@ -40,7 +40,7 @@ def test_every_training_is_told_what_it_takes_and_all_get_the_same(tmp_path):
 
 
 def test_all_systems_are_of_one_size():
-    """Three million parameters each, LED's learnt positions left out."""
+    """3.6 to 3.9 million parameters each, LED's learnt positions left out."""
     from pipeline.baselines.model import Baseline
     from pipeline.baselines.systems import BaselineConfig
     from pipeline.model import Locost, LocostConfig
@@ -54,7 +54,7 @@ def test_all_systems_are_of_one_size():
     }
     count = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
     count["led"] -= WHOLE * LOCOST["d_model"]
-    assert all(3.0e6 <= n <= 3.2e6 for n in count.values()), count
+    assert all(3.55e6 <= n <= 3.95e6 for n in count.values()), count
 
 
 @pytest.mark.soak

@@ -93,7 +93,8 @@ def sections(material: Material) -> list[str]:
         "Mean ROUGE of the documents whose source has so many tokens.",
         "## Losses",
         loss_table(material.runs),
-        LOSS_NOTE,
+        LOSS_NOTE + " *Source use* is how much greater the validation loss is, a target token, "
+        "when each document is exchanged for another: 0 for a model that does not read.",
         "## Time and memory",
         *measured(material.measurements),
         "## Settings",

@@ -18,9 +18,10 @@ LOSS_NOTE = (
     "steps, Mean ROUGE is in percent."
 )
 LOSS, VALIDATION_LOSS, VALIDATION_ROUGE = "loss", "validation_loss", "validation_mean_rouge"
+SOURCE_USE = "validation_source_use"
 SECONDS, PROCESS_SECONDS = "step_and_save_seconds", "process_seconds"
 ENERGY, CARBON = "energy_kwh", "carbon_kg"
-MEASURED = (LOSS, VALIDATION_LOSS, VALIDATION_ROUGE, ENERGY, CARBON)
+MEASURED = (LOSS, VALIDATION_LOSS, VALIDATION_ROUGE, SOURCE_USE, ENERGY, CARBON)
 
 
 class Series(NamedTuple):
@@ -90,13 +91,18 @@ def _measured(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def loss_table(runs: Mapping[str, Run]) -> str:
-    """First and last losses of each run, and its best validation."""
+    """First and last losses of each run, its best validation, and how it last used the source.
+
+    The use is that of `train.validation_source_use`; without any the table has no column of it.
+    """
     header = ["run", "steps", "first loss", "last loss", "best validation loss"]
+    uses = any(len(run[SOURCE_USE].values) for run in runs.values())
     rows = []
     for name, run in runs.items():
         steps, losses = run[LOSS]
         last = losses[-max(1, len(losses) // LAST_SHARE) :]
         validation, rouge = run[VALIDATION_LOSS].values, run[VALIDATION_ROUGE].values
+        use = run[SOURCE_USE].values
         rows.append(
             [
                 name,
@@ -105,9 +111,11 @@ def loss_table(runs: Mapping[str, Run]) -> str:
                 f"{last.mean():.3f}",
                 f"{validation.min():.3f}" if len(validation) else "",
                 f"{100 * rouge.max():.2f}" if len(rouge) else "",
+                *([f"{use[-1]:.3f}" if len(use) else ""] if uses else []),
             ]
         )
-    return markdown_table([*header, "best validation Mean ROUGE"], rows, align="lrrrrr")
+    header = [*header, "best validation Mean ROUGE", *(["source use"] if uses else [])]
+    return markdown_table(header, rows, align="l" + "r" * (len(header) - 1))
 
 
 def cost(run: Run) -> list[float | None]:

@@ -44,6 +44,9 @@ def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Pa
                 ALONE,
             )  # fmt: skip
             write_run(run / "finetune", seed, 40, validation=True)
+            with (run / "finetune" / "metrics.jsonl").open("a") as file:
+                for use in (0.5, 0.25 + seed):
+                    file.write(json.dumps({"step": 40, "validation_source_use": use}) + "\n")
         write_run(folder / f"{system}-pretrain", 0, 40, validation=False)
     (folder / "shards").mkdir()
     (folder / "shards" / "test").symlink_to(dataset_folder)
@@ -101,6 +104,9 @@ def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
     assert "| training, 4,096 tokens, seconds | 2.00 | 8.00 (0.25) |" in text
     assert f"The test set has {len(lengths)} documents" in text
     assert text.count("the permuted one") == 2
+    losses = [line for line in text.splitlines() if re.match(r"\| (locost|longt5-tglobal), ", line)]
+    uses = [line.split("|")[-2].strip() for line in losses]
+    assert uses == [""] * 2 + ["0.250", "1.250"] * 2
     assert str(folder) not in text
 
 
