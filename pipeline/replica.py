@@ -40,8 +40,8 @@ PASSAGE = 1100  # characters: fills the source and the target of pre-training
 WHOLE = 8192  # tokens read at the test: twice what was trained on
 
 # One width, depth and feed-forward for all; LED's has one matrix less, so its own is half as wide
-# again, and it has learnt positions besides. Its usual spread of 0.02 is for a width of 1,024: drawn
-# so, it did not learn to read.
+# again, and it has learnt positions besides. Its usual spread of 0.02 is for a width of 1,024:
+# drawn so, it did not learn to read.
 LOCOST: dict[str, Any] = {
     "d_model": 192, "d_ff": 512, "state_dim": 16, "encoder_layers": 2, "decoder_layers": 2,
     "num_heads": 6, "head_dim": 32,
