@@ -235,20 +235,14 @@ def validation_batches(
 
     With `sources` each sample is given the source of the sample that they name for it.
     """
-
-    def sample(index: int) -> Sample:
-        if sources is None:
-            return dataset[index]
-        return replace(dataset[index], source=dataset[sources[index]].source)
-
-    ordered = by_length(dataset, indices)
-    for start in range(0, len(ordered), size):
-        chosen = ordered[start : start + size]
-        yield chosen, collate([sample(i) for i in chosen], source_length, target_length)
-
-
-def by_length(dataset: Dataset, indices: Sequence[int]) -> list[int]:
-    """The indices in the order of their sources' lengths, equal ones by index."""
     samples = np.array(indices, np.int64)
-    _, rows = dataset.rows(samples)
-    return samples[np.lexsort((samples, rows["source_length"]))].tolist()
+    given = samples if sources is None else np.array([sources[i] for i in indices], np.int64)
+    _, rows = dataset.rows(given)
+    ordered = np.lexsort((samples, rows["source_length"]))
+    for start in range(0, len(ordered), size):
+        places = ordered[start : start + size]
+        chosen = [
+            replace(dataset[i], source=dataset[g].source) if sources else dataset[i]
+            for i, g in zip(samples[places].tolist(), given[places].tolist(), strict=True)
+        ]
+        yield samples[places].tolist(), collate(chosen, source_length, target_length)

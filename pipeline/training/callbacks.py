@@ -11,7 +11,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from pipeline.config import RunConfig
-from pipeline.data.batches import by_length, truncate, validation_batches
+from pipeline.data.batches import truncate, validation_batches
 from pipeline.distributed import World
 from pipeline.evaluation.decode import generate_summaries
 from pipeline.evaluation.rouge import mean_rouge, score
@@ -131,17 +131,17 @@ class Validation:
             )
         self.dataset, self.config, self.world = dataset, config, world
         self.tokenizer = open_tokenizer(dataset.tokenizer_path)
-        self.indices = range(min(count, len(dataset)))
+        used = min(count, len(dataset))
+        self.indices = range(used)
         self.other_sources: dict[int, int] = {}
         if config.train.validation_source_use:
-            if len(self.indices) < 2:
+            if used < 2:
                 raise ValueError(
                     f"--train.validation_source_use exchanges sources, and {dataset.path} gives "
-                    f"validation {len(self.indices)} sample; give it more, or leave it out"
+                    f"validation {used} sample; give it more, or leave it out"
                 )
-            # The next in length: another source, the same work.
-            ordered = by_length(dataset, self.indices)
-            self.other_sources = dict(zip(ordered, [*ordered[1:], ordered[0]], strict=True))
+            # Half the set away: neighbours may be of one text.
+            self.other_sources = {i: (i + used // 2) % used for i in self.indices}
 
     @torch.no_grad()
     @torch.compiler.set_stance("force_eager")  # its lengths are too many to compile for
