@@ -9,12 +9,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from pipeline.files import hold_lock, replace_json
 
@@ -154,20 +154,27 @@ def call(command: list[str]) -> int:
     }
     child = subprocess.Popen(command, env=environment, start_new_session=True)
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
+    told: list[int] = []
+    killer = threading.Timer(60, os.killpg, (child.pid, signal.SIGKILL))
+    killer.daemon = True
+
+    # It must not wait: the wait below, which it interrupts, holds the lock of the child.
+    def end(number: int, frame: FrameType | None) -> None:
+        if not told:
+            killer.start()
+        told.append(number)
         os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-        raise SystemExit(128 + number)
 
     previous = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        return child.wait()
+        status = child.wait()
     finally:
+        killer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if told:
+        raise SystemExit(128 + told[0])
+    return status
 
 
 def claim(folder: Path, settings: Mapping[str, object]) -> None:
