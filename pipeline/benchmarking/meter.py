@@ -13,6 +13,8 @@ import torch
 
 GIB = 1024**3
 STATUS = Path("/proc/self/status")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -155,3 +157,15 @@ def return_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
+
+
+def keep_no_freed_arrays() -> None:
+    """Have the C library give back each array of a MiB or more when it is freed, from here on.
+
+    Otherwise it keeps many for later ones, how many differs from run to run. Costs time: pages that
+    are taken anew are cleared anew.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt is not None:
+        for threshold in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(threshold, 1 << 20)

@@ -12,6 +12,7 @@ from pipeline.benchmarking.meter import (
     GIB,
     Peak,
     is_out_of_memory,
+    keep_no_freed_arrays,
     return_free_memory,
     synchronise,
 )
@@ -92,6 +93,7 @@ class Summarizer:
         same, OSError for what cannot be read.
         """
         began, cpu = time.perf_counter(), time.process_time()
+        keep_no_freed_arrays()  # the plan counts on it
         peak = Peak(self.device)
         text, encoding = read_text(name, self.encoding)
         record: Record = {"file": name, "encoding": encoding, "gutenberg": None}

@@ -18,7 +18,7 @@ MEASURE = """
 import json, sys
 sys.path[0] = sys.argv[1]
 import torch
-from pipeline.benchmarking.meter import Peak
+from pipeline.benchmarking.meter import Peak, keep_no_freed_arrays
 from pipeline.estimation.reading import Document
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.generation import DecodingStrategy
@@ -33,6 +33,7 @@ way = document.way(0, 2**60, 2**60 if cached else 0)
 assert way.cached == cached
 ids = torch.randint(3, config.vocab_size, (1, tokens))
 model.encoder.use_token_blocks(way.token_block)
+keep_no_freed_arrays()
 peak = Peak(torch.device("cpu"))
 with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
     model.generate(ids, max_new_tokens=3, memory_budget=way.source if cached else 0)

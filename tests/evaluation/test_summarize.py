@@ -132,7 +132,7 @@ def test_figures_on_standard_error_and_in_json(call, checkpoint, tmp_path):
     assert record["unknown_tokens"] == ids.count(2) > 0
     assert output == f"{file}\n{record['summary']}\n\n"
     assert 1 <= record["steps"] <= 8
-    assert 0 < record["peak_gib"] <= 1.5 * record["expected_gib"]
+    assert 0 < record["peak_gib"] <= record["expected_gib"]
     assert record["seconds"] > 0 and record["cpu_seconds"] > 0
     states = 2 * 2 * 2 * 8 * len(ids) * 4 / 2**30  # layers, keys and values, heads of 8, fp32
     assert record["cross_attention"] == f"cross-attention: cached keys and values, {states:.2f} GiB"
