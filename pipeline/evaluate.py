@@ -160,7 +160,10 @@ def summary(results: Mapping[str, Any]) -> Iterator[str]:
     if count := results["repeated_ids"]:
         yield f"{count} ids have several documents, which are told apart by their texts"
     if results["model_minus"].get("permuted", {}).get(results["mean"], {}).get("value", 1) <= 0:
-        yield "The true document scores no higher than another one: the model ignores its input."
+        yield (
+            "The true document scores no higher than another one: that the model reads its input "
+            "does not show."
+        )
 
 
 if __name__ == "__main__":

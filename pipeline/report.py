@@ -18,6 +18,7 @@ import numpy as np
 from pipeline.command_line import Parser
 from pipeline.evaluation import demo_report, paper_report, replica_report
 from pipeline.evaluation.command_line import exit_on_user_error
+from pipeline.evaluation.examples import Examples
 from pipeline.evaluation.material import Evaluation, Material, read_evaluation, read_measurements
 from pipeline.evaluation.paper import LOCOST, paper
 from pipeline.evaluation.runs import read_run
@@ -200,8 +201,8 @@ def write_replica_page(options: argparse.Namespace) -> str:
     folder = options.folder
     runs = {(s, seed): folder / f"{s}-{seed}" for s in options.systems for seed in options.seeds}
     read_scores = replica_report.read_scores
-    dataset = Dataset(folder / "shards" / "test")
     lead = read_scores(next(iter(runs.values())) / "evaluation", replica_report.LEAD)
+    whole = Examples(Dataset(folder / "shards" / "test"), source_length=0, limit=len(lead))
     material = replica_report.Material(
         scores={
             system: {
@@ -212,7 +213,7 @@ def write_replica_page(options: argparse.Namespace) -> str:
             for system in options.systems
         },
         lead=lead,
-        lengths=np.array([len(dataset[index].source) for index in range(len(lead))]),
+        lengths=np.array([len(whole[index].source) for index in range(len(whole))]),
         runs={
             **{f"{s}, pre-training": read_run(folder / f"{s}-pretrain") for s in options.systems},
             **{f"{s}, seed {seed}": read_run(run / "finetune") for (s, seed), run in runs.items()},

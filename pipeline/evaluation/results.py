@@ -47,7 +47,7 @@ def verdict(permuted: Interval) -> str:
         found = "The true document scores above the permuted one, but within chance"
     else:
         found = (
-            "The true document does **not** score above the permuted one, so the model ignores "
-            "its input, a fault to find"
+            "The true document does **not** score above the permuted one: that the model reads "
+            "its input does not show in its summaries"
         )
     return f"{found}: Mean ROUGE {signed(permuted)}."

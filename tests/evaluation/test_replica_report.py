@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from pipeline.evaluation.run import Options, evaluate
 from pipeline.model.generation import DecodingStrategy
 from pipeline.replica import SYSTEMS, Road
 from pipeline.report import main, parse
-from pipeline.shards import Dataset
+from pipeline.shards import Dataset, write_manifest, write_shard
+from pipeline.tokenizer import Tokenizer
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 NAMES = ("locost", "longt5-tglobal")
@@ -48,8 +50,7 @@ def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Pa
                 for use in (0.5, 0.25 + seed):
                     file.write(json.dumps({"step": 40, "validation_source_use": use}) + "\n")
         write_run(folder / f"{system}-pretrain", 0, 40, validation=False)
-    (folder / "shards").mkdir()
-    (folder / "shards" / "test").symlink_to(dataset_folder)
+    cut_sources(dataset_folder, folder / "shards" / "test")
     rows = [
         {"subject": system, "mode": mode, "length": 4096, "memory": "plain", "device": "cpu",
          "cpu_s": seconds, "peak_gib": gib}
@@ -61,6 +62,17 @@ def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Pa
     stage = {"name": "text", "seconds": 1.0, "command": "python preprocessing/documentation.py"}
     (folder / "stages.json").write_text(json.dumps([stage]))
     return folder
+
+
+def cut_sources(dataset_folder: Path, folder: Path) -> None:
+    """The dataset as one whose sources were kept to 8 ids; its texts are whole."""
+    dataset = Dataset(dataset_folder)
+    folder.mkdir(parents=True)
+    shutil.copy(dataset.tokenizer_path, folder)
+    samples = ((f"{i:010d}", replace(dataset[i], source=dataset[i].source[:8]))
+               for i in range(len(dataset)))  # fmt: skip
+    shard = write_shard(folder / "cut-00000-00000", samples)
+    write_manifest(folder, {**dataset.manifest, "shards": [shard]})
 
 
 def command(folder: Path, output: Path) -> list[str]:
@@ -95,14 +107,17 @@ def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
         seeds = [by_hand(folder, name, seed).mean() for seed in (0, 1)]
         assert [float(x) for x in row[2].split(", ")] == pytest.approx(seeds, abs=0.02)
     dataset = Dataset(dataset_folder)
-    lengths = np.array([len(dataset[index].source) for index in range(len(dataset))])
+    tokenizer = Tokenizer(dataset_folder / "tokenizer.model")
+    texts = [dataset[index].metadata["source_text"] for index in range(len(dataset))]
+    lengths = np.array([len(tokenizer.encode(text)) + 1 for text in texts])  # and EOS
     short = lengths < 1024
     counts = re.search(r"^\| documents \| (\d+|–) \|", text, re.M)
     assert counts[1] == str(short.sum())
     row = re.search(r"^\| LOCOST \| ([\d.]+) \| –", text, re.M)
     assert float(row[1]) == pytest.approx(means["locost"][short].mean(), abs=0.02)
     assert "| training, 4,096 tokens, seconds | 2.00 | 8.00 (0.25) |" in text
-    assert f"The test set has {len(lengths)} documents" in text
+    assert f"The test set has {len(lengths)} documents of {np.median(lengths):.0f} tokens" in text
+    assert f"{lengths.max()} at most" in text
     assert text.count("the permuted one") == 2
     losses = [line for line in text.splitlines() if re.match(r"\| (locost|longt5-tglobal), ", line)]
     uses = [line.split("|")[-2].strip() for line in losses]
