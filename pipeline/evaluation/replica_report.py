@@ -9,7 +9,8 @@ import numpy as np
 from pipeline.evaluation import rouge
 from pipeline.evaluation.bootstrap import Interval, intervals
 from pipeline.evaluation.demo_report import Stage, stage_table
-from pipeline.evaluation.material import Measurements, figure, system_title
+from pipeline.evaluation.material import Measurements, figure
+from pipeline.evaluation.material import system_title as published_title
 from pipeline.evaluation.page import write_page
 from pipeline.evaluation.paper import LOCOST, LONGT5
 from pipeline.evaluation.predictions import Predictions
@@ -188,6 +189,11 @@ def measured(measurements: Measurements) -> list[str]:
         f"{measurements.settings}. Memory is the peak over the built model; in brackets LOCOST's "
         "figure over the system's.",
     ]
+
+
+def system_title(name: str) -> str:
+    """The paper's name of a system without its size, which is not that of these."""
+    return published_title(name).removesuffix("-base")
 
 
 def _beside(values: Mapping[str, float | None], form: str) -> list[str]:

@@ -119,6 +119,7 @@ def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
     assert f"The test set has {len(lengths)} documents of {np.median(lengths):.0f} tokens" in text
     assert f"{lengths.max()} at most" in text
     assert text.count("the permuted one") == 2
+    assert "-base" not in text  # the paper's sizes are not these
     losses = [line for line in text.splitlines() if re.match(r"\| (locost|longt5-tglobal), ", line)]
     uses = [line.split("|")[-2].strip() for line in losses]
     assert uses == [""] * 2 + ["0.250", "1.250"] * 2
