@@ -78,7 +78,10 @@ def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -
     check_shapes(model, {name: tuple(tensor.shape) for name, tensor in weights.items()}, origin)
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise ValueError(f"{origin}: NaN or infinity in {', '.join(broken[:8])}")
-    wide = {name: tensor.to(at_least_fp32(tensor.dtype)) for name, tensor in weights.items()}
+    # Copies: a file's map lies anywhere, and where weights lie can change a product's last bits.
+    wide = {
+        name: tensor.to(at_least_fp32(tensor.dtype), copy=True) for name, tensor in weights.items()
+    }
     model.load_state_dict(wide, assign=True)
     return model
 

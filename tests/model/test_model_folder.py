@@ -30,6 +30,7 @@ def test_round_trip_is_bit_equal(tmp_path, changes, dtype):
     ours = dict(model.named_parameters())
     for name, parameter in loaded.named_parameters():
         assert parameter.requires_grad
+        assert parameter.data_ptr() % 64 == 0  # as torch's own, or products differ in the last bits
         assert torch.equal(parameter, ours.pop(name))
     assert not ours
     assert torch.equal(loaded(IDS).encoder_states, model(IDS).encoder_states)
