@@ -17,7 +17,7 @@ demo: .venv/core
 	@$(BIN)/python pipeline/demo.py $(ARGS)
 
 # Lint, types and the whole suite, quick tests first.
-test: lint test-fast slurm
+test: lint slurm test-fast
 	$(BIN)/pytest --durations=25 -m "slow and not soak and not gpu"
 
 # The part that needs under 3 minutes.
