@@ -3,10 +3,13 @@
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 
 # At toy sizes threads only wait for each other, ten times as long where others use the cores too.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Shells start what runs in the background deaf to Ctrl-C, which tests send to what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
