@@ -8,8 +8,6 @@ from pathlib import Path
 
 # At toy sizes threads only wait for each other, ten times as long where others use the cores too.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Shells start what runs in the background deaf to Ctrl-C, which tests send to what they start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
@@ -17,6 +15,9 @@ import sentencepiece
 
 from pipeline.shards import Sample, write_manifest, write_shard
 from pipeline.tokenizer import Tokenizer
+
+# Shells start what runs in the background deaf to Ctrl-C, which tests send to what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORDS = (
     "the river runs past an old stone mill where three children watch grey herons fish until "
