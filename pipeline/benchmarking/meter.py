@@ -160,12 +160,12 @@ def return_free_memory() -> None:
 
 
 def keep_no_freed_arrays() -> None:
-    """Have the C library give back each array of a MiB or more when it is freed, from here on.
+    """Have the C library give back each array of 8 MiB or more when it is freed, from here on.
 
     Otherwise it keeps many for later ones, how many differs from run to run. Costs time: pages that
-    are taken anew are cleared anew.
+    are taken anew are cleared anew, so the smaller arrays that decoding makes at each step are kept.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
     if mallopt is not None:
         for threshold in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            mallopt(threshold, 1 << 20)
+            mallopt(threshold, 8 << 20)
