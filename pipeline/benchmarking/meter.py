@@ -163,7 +163,7 @@ def keep_no_freed_arrays() -> None:
     """Have the C library give back each array of 8 MiB or more when it is freed, from here on.
 
     Otherwise it keeps many for later ones, how many differs from run to run. Costs time: pages that
-    are taken anew are cleared anew, so the smaller arrays that decoding makes at each step are kept.
+    are taken anew are cleared anew, so the smaller arrays of each step of decoding are kept.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
     if mallopt is not None:
