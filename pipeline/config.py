@@ -79,14 +79,15 @@ class TrainConfig:
     """Samples an update, over all processes and micro-batches."""
     accumulation: int = 1
     """Micro-batches a process runs for one update (gradient accumulation)."""
-    schedule: Literal["inverse_sqrt", "constant"] = "inverse_sqrt"
-    """Learning rate over the steps: peak, then falling with 1/sqrt(step); or peak throughout."""
+    schedule: Literal["inverse_sqrt", "constant", "linear"] = "inverse_sqrt"
+    """Learning rate over the steps: peak, then falling with 1/sqrt(step); peak throughout; or
+    rising over warmup_steps and falling to 0 at max_steps, both linearly."""
     peak_lr: float = 0.02
-    """Highest learning rate, that of the first step."""
+    """Highest learning rate; that of the first step but for the linear schedule."""
     embedding_lr_scale: float = 1.0
     """Learning rate of the embedding as a multiple of the others'; see parameter_groups."""
     warmup_steps: int = 10_000
-    """Steps at the peak before inverse_sqrt begins to fall."""
+    """Steps at the peak before inverse_sqrt begins to fall; steps up to it of linear."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay rates of the first and second moment."""
     weight_decay: float = 0.0

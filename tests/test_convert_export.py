@@ -115,14 +115,25 @@ def test_a_foreign_tokenizer(tmp_path, tokenizer_path, capsys):
 
 
 def test_a_variant_without_published_words(tmp_path, capsys):
-    config = LocostConfig(vocab_size=40, relative_buckets=16, ssm_initialisation="paper", **SIZES)
+    config = LocostConfig(vocab_size=40, relative_buckets=16, positions="rotary", **SIZES)
     save_model(Locost(config), tmp_path / "model")
-    message = "ssm_initialisation='paper' has no word in the published configuration"
+    message = "positions='rotary' has no word in the published configuration"
     refused(capsys, tmp_path, message, tmp_path / "model")
     arguments = ("--output", tmp_path / "out", "--format", "huggingface")
     assert run("export", tmp_path / "model", *arguments) == 0
     exported = json.loads((tmp_path / "out" / "config.json").read_text())
     assert asdict(config).items() <= exported.items()
+
+
+def test_how_weights_were_drawn_needs_no_word(tmp_path):
+    drawn = {"ssm_dt_max": 0.5, "cross_attention_initialisation": "copy"}
+    config = LocostConfig(vocab_size=40, **drawn, **SIZES)
+    model = Locost(config)
+    save_model(model, tmp_path / "model")
+    assert run("export", tmp_path / "model", "--output", tmp_path / "out") == 0
+    assert run("import", tmp_path / "out", "--output", tmp_path / "back") == 0
+    found = load_model(tmp_path / "back").state_dict()
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
 
 
 def test_existing_output_is_kept(checkpoint, tmp_path, capsys):

@@ -25,6 +25,20 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.d_model, inner, bias=False)
         self.o = nn.Linear(inner, config.d_model, bias=False)
 
+    @torch.no_grad()
+    def initialise_to_copy(self) -> None:
+        """Draw weights that look up what is like the query, and hand on what they find.
+
+        With W_q = W_k the score of a key is greatest where it equals the query, and with W_v of
+        orthonormal rows (or columns) and W_o = W_v^T the output is what was attended, projected on
+        the heads' channels. States and embeddings share one basis, that of the embedding, which
+        is also the head's: an attended token becomes a likely next one. After the mimetic
+        initialisation of self-attention (Trockman and Kolter 2023).
+        """
+        self.q.weight.copy_(self.k.weight)
+        nn.init.orthogonal_(self.v.weight)
+        self.o.weight.copy_(self.v.weight.t())
+
     def queries(self, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, A, T, K)."""
         return self.split(self.q(x)).transpose(1, 2)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from .checkpoint_names import COPIES, EMBEDDING, FIXED, FUSED, HEAD, SETTINGS, published_name
-from .config import LocostConfig
+from .config import INITIALISATION, LocostConfig
 from .locost import Locost
 
 
@@ -16,6 +16,7 @@ def export_config(config: LocostConfig) -> dict[str, Any]:
     Raises ValueError that names a setting which the published code has no word for.
     """
     said = {*SETTINGS.values(), "state_dim", "decoder_layers", "published_convolution"}
+    said |= INITIALISATION  # the weights are there
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name not in said and value != field.default:

@@ -3,6 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_type_hints
 
+INITIALISATION = frozenset(
+    {"ssm_initialisation", "ssm_dt_min", "ssm_dt_max", "cross_attention_initialisation"}
+)
+"""Fields that decide how random weights are drawn, and nothing once there are others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocostConfig:
@@ -45,6 +50,14 @@ class LocostConfig:
     ssm_initialisation: Literal["code", "paper"] = "code"
     """Start of the kernel: the published code's (log-uniform steps, B = 1), or the paper's (steps
     U[0, 1], B and C N(0, 1))."""
+    ssm_dt_min: float = 1e-3
+    """Smallest step of the code's initialisation, drawn log-uniformly: the slowest channels."""
+    ssm_dt_max: float = 0.1
+    """Largest one. The fastest mode turns by about pi state_dim dt a token: with few modes only
+    steps near 1 tell neighbouring tokens apart."""
+    cross_attention_initialisation: Literal["code", "copy"] = "code"
+    """Start of the cross-attention: torch's default for linear layers (the code), or one that
+    attends equal tokens and copies what it attends; see `Attention.initialise_to_copy`."""
     ssm_discretisation: Literal["zero_order_hold", "none"] = "zero_order_hold"
     """Whether B is held over a step (the code), or taken as it is: c b exp(z l) (the paper)."""
     ssm_projections: Literal["real", "complex"] = "real"
@@ -77,6 +90,13 @@ class LocostConfig:
         self._require("dropout", 0 <= self.dropout < 1, "give a probability from 0 to below 1")
         for name in ("layer_norm_epsilon", "rotary_base"):
             self._require(name, getattr(self, name) > 0, "give a positive number")
+        low, high = self.ssm_dt_min, self.ssm_dt_max
+        self._require("ssm_dt_min", 0 < low <= high, f"give at most ssm_dt_max ({high}), above 0")
+        self._require(
+            "ssm_dt_max",
+            self.ssm_initialisation == "code" or (low, high) == (1e-3, 0.1),
+            "the paper draws steps from U[0, 1]: leave ssm_dt_min and ssm_dt_max as they are",
+        )
         self._require("relative_buckets", self.relative_buckets % 2 == 0, "give an even number")
         self._require(
             "relative_max_distance",

@@ -35,6 +35,8 @@ class DecoderBlock(Block):
         self.self_attention = Attention(config)
         self.cross_attention_norm = RMSNorm(config, for_products=True)
         self.cross_attention = Attention(config)
+        if config.cross_attention_initialisation == "copy":
+            self.cross_attention.initialise_to_copy()
         self.feed_forward_norm = RMSNorm(config, for_products=True)
         self.feed_forward = GatedFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)

@@ -288,7 +288,7 @@ class BidirectionalSSM(nn.Module):
             self.log_dt = nn.Parameter(torch.log(1 - torch.rand(channels)))
             self.B = nn.Parameter(torch.randn(*sets, channels, modes_, 2) * 0.5**0.5)
         else:
-            first, last = math.log(1e-3), math.log(0.1)
+            first, last = math.log(config.ssm_dt_min), math.log(config.ssm_dt_max)
             self.log_dt = nn.Parameter(torch.empty(channels).uniform_(first, last))
             self.B = nn.Parameter(torch.tensor([1.0, 0.0]).repeat(*sets, channels, modes_, 1))
         self.C = nn.Parameter(torch.randn(directions, channels, modes_, 2) * 0.5**0.5)

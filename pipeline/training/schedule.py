@@ -12,9 +12,15 @@ def learning_rate(step: int, train: TrainConfig) -> float:
     w + 1 updates, then falling. The published configuration's formula, with w = 10,000 and peak
     0.02; the paper (appendix, hyper-parameters) prints 2e4 / sqrt(max(1e4, step)), a misprint, and
     calls it identical to T5's.
+    linear: up to the peak at update w, then down to peak / (max_steps - w) at the last.
     """
     if train.schedule == "constant":
         return train.peak_lr
+    if train.schedule == "linear":
+        warmup = min(train.warmup_steps, train.max_steps - 1)
+        rise = (step + 1) / (warmup + 1)
+        fall = (train.max_steps - step) / (train.max_steps - warmup)
+        return train.peak_lr * max(0.0, min(rise, fall))
     hold = train.warmup_steps + 1
     return train.peak_lr * math.sqrt(hold / max(step + 1, hold))
 

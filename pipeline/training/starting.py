@@ -13,6 +13,7 @@ from pipeline.distributed import World
 from pipeline.evaluation.decode import model_folder
 from pipeline.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 from pipeline.model import Locost, LocostConfig, folder
+from pipeline.model.config import INITIALISATION
 from pipeline.model.decoder import use_attention
 from pipeline.models import Model, baseline_of, weights_file
 from pipeline.shards import Dataset, file_sha256
@@ -61,7 +62,7 @@ def starting_locost(checkpoint: str, architecture: LocostConfig, tokenizer_sha25
     model = folder.load_model(path)
     for name, wanted in vars(architecture).items():
         found = getattr(model.config, name)
-        if found != wanted and name != "dropout":
+        if found != wanted and name not in {"dropout", *INITIALISATION}:
             raise ValueError(
                 f"model.{name} is {wanted}, but the checkpoint {checkpoint} has {found}; "
                 + (

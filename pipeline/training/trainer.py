@@ -22,6 +22,7 @@ from pipeline.data.read_ahead import ReadAhead
 from pipeline.distributed import World
 from pipeline.files import replace_json, replace_text
 from pipeline.model import Locost, ssm_parameter_names
+from pipeline.model.config import INITIALISATION
 from pipeline.models import Model
 from pipeline.shards import Dataset
 from pipeline.training.callbacks import Metrics, Validation
@@ -76,6 +77,9 @@ def prepare(config: RunConfig, world: World) -> Prepared:
     tokenizer, run, keep = train.tokenizer, Path(config.output), config.train.keep_checkpoints
     architecture = vars(model.config).copy()
     dropout = architecture.pop("dropout")  # may be another from one step to the next
+    # Told, not refused: a checkpoint replaces initial weights. Older ones name the first of them.
+    drawn = INITIALISATION & architecture.keys() - {"ssm_initialisation"}
+    initialisation = {name: architecture.pop(name) for name in sorted(drawn)}
     checkpoints = Checkpoints(
         run,
         world,
@@ -92,6 +96,7 @@ def prepare(config: RunConfig, world: World) -> Prepared:
             "processes": world.size,
             "zero_stage": settings["zero_optimization"]["stage"],
             "model.dropout": dropout,
+            "model": initialisation,
             "data": vars(config.data),
             "train": vars(config.train),
         },

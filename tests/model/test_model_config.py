@@ -21,6 +21,10 @@ from pipeline.model import LocostConfig
         ({"relative_max_distance": 16}, "relative_max_distance=16 .* half of relative_buckets"),
         ({"vocab_size": 1}, "eos_id=1 .* 0 to 0"),
         ({"eos_id": 0}, "eos_id=0 .* pad_id"),
+        ({"ssm_dt_min": 0.2}, r"ssm_dt_min=0.2 .* at most ssm_dt_max \(0.1\)"),
+        ({"ssm_dt_min": 0.0}, "ssm_dt_min=0.0 .* above 0"),
+        ({"ssm_dt_max": 1.0, "ssm_initialisation": "paper"}, r"ssm_dt_max=1.0 .* U\[0, 1\]"),
+        ({"cross_attention_initialisation": "zero"}, "give code or copy"),
     ],
 )
 def test_impossible_settings(change, message):
