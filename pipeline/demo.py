@@ -1,4 +1,4 @@
-"""The whole road on this machine: documentation -> shards -> two trainings -> scores -> report.
+"""The whole road on this machine: Python sources -> shards -> trainings -> scores -> report.
 
 `make demo` runs it. Each stage is one of the project's own command lines (`pipeline/road.py`).
 """
@@ -21,6 +21,9 @@ from pipeline.road import ROOT, Stage, gap_sentences, python, summaries, trainin
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "demo_pretrain.yaml", RECIPES / "demo_finetune.yaml"
 HELD_OUT_FILE, OTHER_FILES = "7", "[0-6]"  # of the eight files of text
+VOCABULARY = 4_000
+PASSAGE = 600  # characters: fills the source of pre-training, so that it is read whole
+MASKED = 0.2  # of the gap sentences; the others stay in the source, from which copying is learnt
 
 # Everything smaller, for the test suite: the same stages, formats and models.
 QUICK = {
@@ -40,19 +43,20 @@ class Road:
 
     folder: Path
     quick: bool
+    seed: int = 0
 
     def stages(self) -> list[Stage]:
         """The stages before the report, in order."""
-        held_out = self.documents(HELD_OUT_FILE)
         pretrained = ("--model.init_from", self.folder / "pretrain" / "last")
         return [
-            Stage("text", "Text: documentation of the standard library and the requirements",
-                  self.text),
-            Stage("tokenizer", "Tokenizer: SentencePiece unigram, 8,000 pieces", self.tokenizer),
+            Stage("text", "Text: documentation and functions of the standard library and the "
+                  "requirements", self.text),
+            Stage("tokenizer", f"Tokenizer: SentencePiece unigram, {VOCABULARY:,} pieces",
+                  self.tokenizer),
             Stage("shards-pretrain", "Pre-training shards: gap sentences, over MPI",
-                  partial(gap_sentences, self.folder, "pretrain", self.documents(OTHER_FILES))),
+                  partial(self.gap_sentences, "pretrain", OTHER_FILES)),
             Stage("shards-held-out", "Pre-training shards to validate on",
-                  partial(gap_sentences, self.folder, "pretrain-validation", held_out)),
+                  partial(self.gap_sentences, "pretrain-validation", HELD_OUT_FILE)),
             *(Stage(f"shards-{split}", f"Summarisation shards: {split}",
                     partial(summaries, self.folder, split))
               for split in ("train", "validation", "test")),
@@ -61,8 +65,8 @@ class Road:
             Stage("finetune", "Fine-tuning, pre-trained",
                   partial(self.finetune, "finetune", *pretrained)),
             Stage("scratch", "Fine-tuning, not pre-trained", partial(self.finetune, "scratch")),
-            Stage("evaluate", "Evaluation: pre-trained, lead, permuted",
-                  partial(self.evaluate, "finetune", "model", "lead", "permuted")),
+            Stage("evaluate", "Evaluation: pre-trained, lead, lead words, permuted",
+                  partial(self.evaluate, "finetune", "model", "lead", "lead_words", "permuted")),
             Stage("evaluate-scratch", "Evaluation: not pre-trained",
                   partial(self.evaluate, "scratch", "model")),
         ]  # fmt: skip
@@ -73,12 +77,20 @@ class Road:
 
     def text(self) -> list[str]:
         return python("preprocessing/documentation.py", "--output", self.folder / "text",
-                      *self.extra("text"))  # fmt: skip
+                      "--passage_characters", PASSAGE, *self.extra("text"))  # fmt: skip
 
     def tokenizer(self) -> list[str]:
         return python(
             "preprocessing/tokenizer.py", "train", "--input", self.documents("?"),
-            "--output", self.folder / "tokenizer.model", "--vocab_size", 8000,
+            "--output", self.folder / "tokenizer.model", "--vocab_size", VOCABULARY,
+        )  # fmt: skip
+
+    def gap_sentences(self, name: str, numbers: str) -> list[str]:
+        lengths = yaml.safe_load(PRETRAIN.read_text(encoding="utf-8"))["data"]
+        return gap_sentences(
+            self.folder, name, self.documents(numbers), "--mask_share", MASKED,
+            "--source_length", lengths["source_length"],
+            "--target_length", lengths["target_length"],
         )  # fmt: skip
 
     def precision(self) -> list[str]:
@@ -92,13 +104,15 @@ class Road:
     def pretrain(self) -> list[str]:
         return training(
             self.folder, PRETRAIN, "pretrain", "pretrain-validation", "pretrain",
-            "--train.precision", self.faster_precision(), *self.extra("pretrain"),
+            "--train.precision", self.faster_precision(), "--train.seed", self.seed,
+            *self.extra("pretrain"),
         )  # fmt: skip
 
     def finetune(self, output: str, *more: object) -> list[str]:
         return training(
             self.folder, FINETUNE, "train", "validation", output,
-            "--train.precision", self.faster_precision(), *self.extra("finetune"), *more,
+            "--train.precision", self.faster_precision(), "--train.seed", self.seed,
+            *self.extra("finetune"), *more,
         )  # fmt: skip
 
     def evaluate(self, run: str, *systems: str) -> list[str]:
@@ -109,7 +123,7 @@ class Road:
             "--output", self.folder / "evaluation" / run, "--systems", *systems,
             "--source_length", recipe["data"]["source_length"],
             "--max_new_tokens", recipe["train"]["max_new_tokens"],
-            "--batch_size", 32, "--lead_sentences", 1,
+            "--batch_size", 32, "--lead_sentences", 1, "--no_repeat_ngram_size", 2,
             "--precision", self.faster_precision(),
             *self.extra("evaluate"),
         )  # fmt: skip
@@ -120,6 +134,7 @@ class Road:
             "--finetune", self.folder / "finetune", "--scratch", self.folder / "scratch",
             "--evaluation", self.folder / "evaluation" / "finetune",
             "--scratch_evaluation", self.folder / "evaluation" / "scratch",
+            "--data", self.folder / "shards" / "test",
             "--stages", self.folder / "stages.json", "--output", self.folder,
         )  # fmt: skip
 
@@ -128,11 +143,12 @@ class Road:
         return QUICK[stage] if self.quick else []
 
 
-def settings(quick: bool) -> dict[str, object]:
-    """What decides the outcome: the size, and the text of the recipes and of the road."""
+def settings(quick: bool, seed: int) -> dict[str, object]:
+    """What decides the outcome: size and seed, and the text of the recipes and of the road."""
     files = [Path(__file__), ROOT / "pipeline" / "road.py", PRETRAIN, FINETUNE]
     return {
         "quick": quick,
+        "seed": seed,
         "files": {file.name: file.read_text(encoding="utf-8") for file in files},
     }
 
@@ -144,10 +160,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "demo", help="folder for everything (demo)"
     )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of initial weights, sample order and dropout (0)"
+    )
     options = parser.parse_args(arguments)
-    road = Road(options.output.resolve(), options.quick)
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}, expected 0 or more")
+    road = Road(options.output.resolve(), options.quick, options.seed)
     report = Stage("report", "Report", road.report)
-    return travel(road.folder, settings(options.quick), road.stages(), report)
+    return travel(road.folder, settings(options.quick, options.seed), road.stages(), report)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,14 @@ from pipeline.evaluation.command_line import (
 from pipeline.evaluation.decode import PRECISIONS
 from pipeline.evaluation.paper import MEAN
 from pipeline.evaluation.rouge import SCROLLS_TYPES
-from pipeline.evaluation.run import SUBMISSION, SYSTEMS, Options, evaluate, prepare
+from pipeline.evaluation.run import (
+    DEFAULT_SYSTEMS,
+    SUBMISSION,
+    SYSTEMS,
+    Options,
+    evaluate,
+    prepare,
+)
 from pipeline.evaluation.tables import ROUGE_COLUMNS, rouge_table, signed
 from pipeline.launch import place_from_environment
 
@@ -53,8 +60,9 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
         "--systems",
         nargs="+",
         choices=SYSTEMS,
-        help="the model; the document's first sentences; the model given another "
-        "document (default: all)",
+        help="the model; the document's first sentences; its first words, as many as a reference "
+        "has in the mean; the model given another document (default: "
+        f"{' '.join(DEFAULT_SYSTEMS)})",
     )
     parser.add_argument(
         "--batch_size",
@@ -103,7 +111,7 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
     del values["local_rank"]
     dry_run = values.pop("dry_run")
     strategy = take_strategy(values)
-    every = ("model",) if values["scrolls_submission"] else SYSTEMS
+    every = ("model",) if values["scrolls_submission"] else DEFAULT_SYSTEMS
     systems = tuple(values.pop("systems") or every)
     options = Options(**values, systems=systems, strategy=strategy)
     return options, dry_run

@@ -66,8 +66,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "pretrain": "run folder of the pre-training",
         "finetune": "run folder of the fine-tuning that started from it",
         "scratch": "run folder of the fine-tuning that started from random weights",
-        "evaluation": "evaluate.py's output for the fine-tuned model, all systems",
+        "evaluation": "evaluate.py's output for the fine-tuned model and "
+        f"{', '.join(demo_report.OTHERS.values())}",
         "scratch_evaluation": "evaluate.py's output for the scratch model",
+        "data": "the test set that was evaluated, a dataset folder",
         "stages": "JSON list of {name, seconds, command}",
         "output": "folder to write into",
     }.items():
@@ -184,12 +186,14 @@ def read_material(options: argparse.Namespace) -> Material:
 def write_demo_page(options: argparse.Namespace) -> str:
     """What was done. Raises ValueError or OSError where a part is not there."""
     read_evaluation = demo_report.read_evaluation
+    evaluation = read_evaluation(options.evaluation, demo_report.SYSTEMS)
     material = demo_report.Material(
         pretrain=read_run(options.pretrain),
         finetune=read_run(options.finetune),
         scratch=read_run(options.scratch),
-        evaluation=read_evaluation(options.evaluation, ("model", "lead", "permuted")),
+        evaluation=evaluation,
         scratch_evaluation=read_evaluation(options.scratch_evaluation, ("model",)),
+        documents=demo_report.read_documents(options.data, evaluation),
         stages=demo_report.read_stages(options.stages),
     )
     demo_report.write_report(material, options.output)

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 # At toy sizes threads only wait for each other, ten times as long where others use the cores too.
@@ -91,6 +92,12 @@ def make_dataset(folder: Path, tokenizer_path: Path, seed: int, shard_sizes=(17,
         },
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def make_sized_dataset(tokenizer_path) -> Callable[[Path, int, int], Path]:
+    """Makes a dataset of so many samples: (folder, seed, samples) -> folder."""
+    return lambda folder, seed, samples: make_dataset(folder, tokenizer_path, seed, (samples,))
 
 
 @pytest.fixture(scope="session")

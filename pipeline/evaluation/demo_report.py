@@ -9,14 +9,26 @@ from typing import Any
 
 from pipeline.evaluation import plots
 from pipeline.evaluation.bootstrap import Interval
+from pipeline.evaluation.examples import Examples, derangement, mean_words
+from pipeline.evaluation.marking import Use, Words, beginning, find_use, mark, share
 from pipeline.evaluation.page import escape, hide_paths, write_page
-from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record
-from pipeline.evaluation.results import read_results, shown_settings, verdict
+from pipeline.evaluation.predictions import Predictions, Record
+from pipeline.evaluation.results import read_results, shown_settings
 from pipeline.evaluation.rouge import compare, mean_rouge
 from pipeline.evaluation.runs import LOSS_NOTE, Run, loss_table
-from pipeline.evaluation.tables import markdown_table, rouge_table, settings_table, signed
+from pipeline.evaluation.tables import markdown_table, rouge_table, settings_table
+from pipeline.shards import Dataset
 
+TASK = (
+    "The document is a Python function's source without the first paragraph of its docstring, its "
+    "names taken apart into words; the summary is that paragraph, as its author wrote it."
+)
 SAMPLES, SAMPLE_SEED = 10, 0
+DOCUMENT_SHOWN = 600  # characters of a document's beginning
+TRIVIAL = ("lead", "lead words")
+OTHERS = {"lead": "lead", "lead words": "lead_words", "permuted": "permuted"}
+"""evaluate.py's systems beside the model, by what the report calls them."""
+SYSTEMS = ("model", *OTHERS.values())
 
 
 @dataclass(frozen=True)
@@ -45,12 +57,26 @@ class Material:
     scratch: Run
     evaluation: Evaluation
     scratch_evaluation: Evaluation
+    documents: list[str]
+    """The whole texts, in the test set's order."""
     stages: list[Stage]
 
 
 def read_evaluation(folder: Path, systems: Sequence[str]) -> Evaluation:
     """A complete evaluation of at least the given systems. Raises ValueError without one."""
     return Evaluation(read_results(folder, systems), Predictions(folder, "model").read())
+
+
+def read_documents(folder: Path, evaluation: Evaluation) -> list[str]:
+    """The texts that were summarised, whole. Raises ValueError where `folder` holds others."""
+    dataset, wanted = Dataset(folder), evaluation.results["settings"]["dataset"]["fingerprint"]
+    if dataset.fingerprint != wanted:
+        raise ValueError(
+            f"--data {folder} (fingerprint {dataset.fingerprint}) is not the set that was "
+            f"evaluated (fingerprint {wanted}); give the folder that evaluate.py had as --data"
+        )
+    examples = Examples(dataset, limit=len(evaluation.predictions))
+    return [examples[index].document for index in range(len(examples))]
 
 
 def read_stages(path: Path) -> list[Stage]:
@@ -71,8 +97,7 @@ def write_report(material: Material, output: Path) -> None:
     systems = {
         "pre-trained": ours["systems"]["model"],
         "not pre-trained": theirs["systems"]["model"],
-        "lead": ours["systems"]["lead"],
-        "permuted": ours["systems"]["permuted"],
+        **{label: ours["systems"][name] for label, name in OTHERS.items()},
     }
     output.mkdir(parents=True, exist_ok=True)
     finetuning = {"pre-trained": material.finetune, "not pre-trained": material.scratch}
@@ -86,8 +111,9 @@ def write_report(material: Material, output: Path) -> None:
 
 def sections(material: Material, systems: Mapping[str, Mapping[str, Interval]]) -> list[str]:
     """The report in parts of Markdown; only the last one holds times."""
-    results = material.evaluation.results
-    dataset, lead_sentences = results["settings"]["dataset"], results["settings"]["lead_sentences"]
+    results, records = material.evaluation.results, material.evaluation.predictions
+    documents, drawn = material.documents, draw(len(records))
+    use = _use(material.evaluation, documents)
     runs = {
         "pre-training": material.pretrain,
         "fine-tuning, pre-trained": material.finetune,
@@ -95,24 +121,25 @@ def sections(material: Material, systems: Mapping[str, Mapping[str, Interval]]) 
     }
     return [
         "# LOCOST, the whole road in small",
-        "A small LOCOST, pre-trained to restore the gap sentences of documents, then fine-tuned to "
-        f"summarise, scored on the {dataset['examples']} documents of "
-        f"{escape(dataset['name'])} ({escape(dataset['split'])}).",
+        f"{TASK} A small LOCOST, pre-trained on gap sentences and fine-tuned for this task, is "
+        f"scored on {len(records)} test documents.",
+        "## One of them",
+        *one_of_them(records[drawn[0]], documents[drawn[0]], use.own[drawn[0]]),
         "## Scores",
-        rouge_table(systems),
-        "ROUGE F1 in percent. *pre-trained* and *not pre-trained* are the same model fine-tuned "
-        "from the pre-trained and from random weights; *lead* is the document's first "
-        f"{'sentence' if lead_sentences == 1 else f'{lead_sentences} sentences'}; *permuted* is "
-        "the pre-trained, fine-tuned model given another document.",
-        findings(material),
-        "![ROUGE of the four systems](rouge.png)",
+        rouge_table(systems, with_interval=True),
+        difference_table(differences(material, systems)),
+        source_use(use, drawn),
+        explanation(results, records),
+        "![Losses of pre-training and of fine-tuning](loss.png)",
+        "![ROUGE of the five systems](rouge.png)",
         "## Losses",
         loss_table(runs),
         LOSS_NOTE,
-        "![Losses of pre-training and of fine-tuning](loss.png)",
         "## Ten summaries",
-        "Chosen at random with a fixed seed, not by how they look.",
-        *samples(material),
+        "Chosen at random with a fixed seed, not by how they look. Marked in each summary: its "
+        "words from this source that the exchanged document does not have; in the source: those "
+        "of either summary.",
+        *samples(material, drawn, use),
         "## Settings",
         settings_table({name: run.settings for name, run in runs.items()}),
         settings_table({"evaluation": shown_settings(results)}),
@@ -121,35 +148,115 @@ def sections(material: Material, systems: Mapping[str, Mapping[str, Interval]]) 
     ]
 
 
-def findings(material: Material) -> str:
-    """Whether the input matters, and whether pre-training does, with paired intervals."""
-    permuted = material.evaluation.results["model_minus"]["permuted"]["mean_rouge"]
-    ours = [record["scores"] for record in material.evaluation.predictions]
-    theirs = [record["scores"] for record in material.scratch_evaluation.predictions]
-    pretraining = compare(ours, theirs)["mean_rouge"]
+def draw(count: int) -> list[int]:
+    """Which of so many documents are shown, the same of each count."""
+    return sorted(random.Random(SAMPLE_SEED).sample(range(count), min(SAMPLES, count)))
+
+
+def _use(evaluation: Evaluation, documents: Sequence[str]) -> Use:
+    summaries = [record["prediction"] for record in evaluation.predictions]
+    return find_use(summaries, documents, derangement(len(documents)))
+
+
+def one_of_them(record: Record, document: str, words: Words) -> list[str]:
+    """A document, its reference and its summary, in which the words from it are seen at once."""
+    return [
+        _source(document, words),
+        f"**Reference:** {escape(record['references'][0])}",
+        f"**Summary:** {_prediction(record, words)}",
+        "Marked: words of the summary that stand in its source and not in the document that is "
+        "exchanged for it in *permuted*, without common words such as *the*.",
+    ]
+
+
+def differences(
+    material: Material, systems: Mapping[str, Mapping[str, Interval]]
+) -> dict[str, Interval]:
+    """Mean ROUGE of the pre-trained model minus that of each other system, paired."""
+    minus = material.evaluation.results["model_minus"]
+    found = {label: minus[OTHERS[label]]["mean_rouge"] for label in ("permuted", *TRIVIAL)}
+    best = max(TRIVIAL, key=lambda label: systems[label]["mean_rouge"]["value"])
+    found[f"the better lead ({best})"] = found[best]
+    ours, theirs = (
+        [record["scores"] for record in evaluation.predictions]
+        for evaluation in (material.evaluation, material.scratch_evaluation)
+    )
+    return {**found, "not pre-trained": compare(ours, theirs)["mean_rouge"]}
+
+
+def difference_table(found: Mapping[str, Interval]) -> str:
+    """A row a system: the difference from it, and whether chance may have made it."""
+    rows = [
+        [
+            label,
+            f"{minus['value']:+.2f}",
+            f"{minus['low']:+.2f} to {minus['high']:+.2f}",
+            beside_chance(minus),
+        ]
+        for label, minus in found.items()
+    ]
+    header = ["pre-trained minus", "Mean ROUGE", "95 % interval", ""]
+    return markdown_table(header, rows, align="lrrl")
+
+
+def beside_chance(difference: Interval) -> str:
+    """On which side of 0 the whole interval lies, if on one."""
+    if difference["low"] > 0:
+        return "beyond chance"
+    return "below" if difference["high"] < 0 else "within chance"
+
+
+def source_use(use: Use, drawn: Sequence[int]) -> str:
+    """In how many summaries something of their own document is seen, and how many by chance."""
+    shown = sum(bool(use.own[index]) for index in drawn)
     return (
-        f"{verdict(permuted)} Pre-training changes Mean ROUGE by {signed(pretraining)}. "
-        "Intervals are paired, document by document."
+        f"Of the ten summaries below {shown} have a content word that stands in their own source "
+        f"and not in the exchanged one; of all {len(use.own)}, {share(use.own):.1f} %. By chance "
+        "– the exchanged document's words in the same summaries – "
+        f"{share(use.exchanged):.1f} %."
     )
 
 
-def samples(material: Material) -> list[str]:
-    """Documents drawn with a seed, each with its reference and what both models wrote."""
-    pairs = list(
-        zip(material.evaluation.predictions, material.scratch_evaluation.predictions, strict=True)
+def explanation(results: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """What the systems and the figures are."""
+    sentences = results["settings"]["lead_sentences"]
+    words = mean_words(text for record in records for text in record["references"])
+    return (
+        "ROUGE F1 in percent, with 95 % intervals; differences are paired, document by document. "
+        "*Pre-trained* and *not pre-trained* are the same model fine-tuned from the pre-trained "
+        "and from random weights; *lead* is the document's first "
+        f"{'sentence' if sentences == 1 else f'{sentences} sentences'}; *lead words* its first "
+        f"{words} words, as many as a reference has in the mean; *permuted* is the pre-trained, "
+        "fine-tuned model given another document."
     )
-    chosen = sorted(random.Random(SAMPLE_SEED).sample(range(len(pairs)), min(SAMPLES, len(pairs))))
+
+
+def samples(material: Material, drawn: Sequence[int], use: Use) -> list[str]:
+    """The drawn documents, each with its reference and what both models wrote."""
+    scratch_use = _use(material.scratch_evaluation, material.documents)
     texts = []
-    for number, (ours, theirs) in enumerate((pairs[index] for index in chosen), start=1):
+    for number, index in enumerate(drawn, start=1):
+        ours = material.evaluation.predictions[index]
+        theirs = material.scratch_evaluation.predictions[index]
+        words, their_words = use.own[index], scratch_use.own[index]
         texts.append(f"### {number}. {escape(ours['id'])}")
-        more = " …" if len(ours["document"]) == DOCUMENT_START else ""
-        texts.append(f"**Document:** {escape(ours['document'])}{more}")
+        texts.append(_source(material.documents[index], words | their_words))
         texts.append(f"**Reference:** {escape(ours['references'][0])}")
-        for label, record in (("Pre-trained", ours), ("Not pre-trained", theirs)):
+        for label, record, marked in (
+            ("Pre-trained", ours, words),
+            ("Not pre-trained", theirs, their_words),
+        ):
             score = 100 * mean_rouge(record["scores"])
-            prediction = escape(record["prediction"]) or "(nothing)"
-            texts.append(f"**{label}** (Mean ROUGE {score:.1f}): {prediction}")
+            texts.append(f"**{label}** (Mean ROUGE {score:.1f}): {_prediction(record, marked)}")
     return texts
+
+
+def _source(document: str, words: Words) -> str:
+    return f"**Source:** {mark(beginning(document, DOCUMENT_SHOWN), words)}"
+
+
+def _prediction(record: Record, words: Words) -> str:
+    return mark(record["prediction"], words) or "(nothing)"
 
 
 def stage_table(stages: Sequence[Stage]) -> str:

@@ -1,6 +1,7 @@
 """The documents of a test set, as they are summarised and scored."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +77,11 @@ class Examples:
         """Ids that several documents have."""
         return [id for id, times in Counter(self.ids).items() if times > 1]
 
+    def mean_reference_words(self) -> int:
+        """`mean_words` of all references; encodes no source, as making each Example might."""
+        indices = (pair for pairs in self.pairs for pair in pairs)
+        return mean_words(text for i in indices for text in self.dataset[i].metadata["references"])
+
     def __getitem__(self, index: int) -> Example:
         sample, *others = (self.dataset[pair] for pair in self.pairs[index])
         document, source = sample.metadata["source_text"], sample.source
@@ -88,6 +94,17 @@ class Examples:
 def lead(document: str, sentences: int) -> str:
     """The first sentences of a document, the baseline that reads nothing else."""
     return " ".join(split_sentences(document)[:sentences])
+
+
+def lead_words(document: str, words: int) -> str:
+    """The first words of a document: the lead of a summary's length, however long its sentences."""
+    return " ".join(document.split(maxsplit=words)[:words])
+
+
+def mean_words(texts: Iterable[str]) -> int:
+    """Mean number of words, separated by white space, of the texts: rounded, at least 1."""
+    counts = [len(text.split()) for text in texts]
+    return max(1, round(sum(counts) / max(1, len(counts))))
 
 
 def derangement(count: int, seed: int = PERMUTED_SEED) -> list[int]:

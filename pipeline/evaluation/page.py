@@ -18,16 +18,19 @@ PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.55 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; }}
+       padding: 0 1rem; overflow-wrap: break-word; }}
 h1, h2, h3 {{ line-height: 1.25; }}
 h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem; }}
 h3 {{ font-size: 1rem; margin-top: 1.8rem; }}
 img {{ max-width: 100%; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; }}
 th, td {{ padding: .35rem .8rem; border-bottom: 1px solid #e3e3e3; }}
+@media (max-width: 40rem) {{ th, td {{ padding: .35rem .4rem; font-size: .88rem; }} }}
+td[style*="right"] {{ white-space: nowrap; }}
 th {{ border-bottom: 2px solid #999; }}
 code {{ font-size: .88em; background: #f4f5f7; padding: .1em .3em; border-radius: 3px;
         overflow-wrap: anywhere; }}
+mark {{ color: #222; background: #fff0a3; padding: 0 .15em; border-radius: 3px; }}
 </style>
 </head>
 <body>

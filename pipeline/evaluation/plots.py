@@ -18,6 +18,7 @@ COLOURS = {
     "pre-trained": "#3b6fb6",
     "not pre-trained": "#e08a2c",
     "lead": "#7d8794",
+    "lead words": "#a5aeba",
     "permuted": "#c9ced6",
     "ours": "#3b6fb6",
     "the paper": "#c9ced6",

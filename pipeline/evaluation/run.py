@@ -20,10 +20,17 @@ from pipeline.evaluation.decode import (
     load,
     open_checkpoint,
 )
-from pipeline.evaluation.examples import PERMUTED_SEED, Example, Examples, derangement, lead
+from pipeline.evaluation.examples import (
+    PERMUTED_SEED,
+    Example,
+    Examples,
+    derangement,
+    lead,
+    lead_words,
+)
 from pipeline.evaluation.paper import mean_column
 from pipeline.evaluation.predictions import DOCUMENT_START, Predictions, Record, lacks_scores
-from pipeline.evaluation.results import RESULTS
+from pipeline.evaluation.results import RESULTS, summarise
 from pipeline.evaluation.scoring import Scoring, workers_here
 from pipeline.evaluation.tables import flatten
 from pipeline.files import check_folder, hold_lock, replace_json
@@ -33,7 +40,8 @@ from pipeline.models import weights_file
 from pipeline.progress import Progress
 from pipeline.shards import Dataset, file_sha256
 
-SYSTEMS = ("model", "lead", "permuted")
+SYSTEMS = ("model", "lead", "lead_words", "permuted")
+DEFAULT_SYSTEMS = ("model", "lead", "permuted")
 SUBMISSION = "scrolls_submission.json"
 VERSIONS = ("torch", "numpy", "sentencepiece", "rouge-score")
 
@@ -47,7 +55,7 @@ class Options:
     checkpoint: Path
     data: Path
     output: Path
-    systems: tuple[str, ...] = SYSTEMS
+    systems: tuple[str, ...] = DEFAULT_SYSTEMS
     strategy: DecodingStrategy = field(default_factory=DecodingStrategy)
     batch_size: int = 8
     limit: int = 0
@@ -169,7 +177,7 @@ def _evaluate(options: Options, prepared: Prepared, world: World) -> dict[str, A
             "settings": settings,
             "environment": _environment(world.device),
             "mean": mean_column(settings["dataset"]["set"]),
-            **_summary(records),
+            **summarise(records),
             "repeated_ids": len(examples.repeated_ids()),
         }
         if options.scrolls_submission:
@@ -238,6 +246,9 @@ def _predictor(
     """The system as a function from the indices of a batch to their summaries."""
     if system == "lead":
         return lambda batch: [lead(examples[i].document, options.lead_sentences) for i in batch]
+    if system == "lead_words":
+        words = examples.mean_reference_words()
+        return lambda batch: [lead_words(examples[i].document, words) for i in batch]
     if system == "permuted":
         # A summary is a function of the source, or a sample of one: what the model says of another
         # document is already known.
@@ -308,49 +319,6 @@ def _record(index: int, example: Example, prediction: str) -> Record:
         "document": example.document[:DOCUMENT_START],
         "prediction": prediction,
         "references": example.references,
-    }
-
-
-def _summary(systems: dict[str, list[Record]]) -> dict[str, Any]:
-    """Means and intervals of each system, the model's paired difference from the others.
-
-    Over the documents that have references; where none has, there are no scores.
-    """
-    everything = systems
-    systems = {
-        name: scored
-        for name, records in systems.items()
-        if (scored := [record for record in records if record["references"]])
-    }
-    scores = {name: [record["scores"] for record in records] for name, records in systems.items()}
-    some = next(iter(systems.values()), [])
-    return {
-        "examples": len(some),
-        "unit": "F1, percent; mean over a document's references, then over documents",
-        "systems": {name: rouge.aggregate(values) for name, values in scores.items()},
-        # As SCROLLS counts: the best of a document's references, and over the means of ROUGE-1, -2
-        # and -L the geometric mean.
-        "best_over_references": {
-            name: rouge.aggregate([record["best"] for record in records])
-            for name, records in systems.items()
-        },
-        "model_minus": {
-            name: rouge.compare(scores["model"], values)
-            for name, values in scores.items()
-            if "model" in scores and name != "model"
-        },
-        # rouge-score reads ASCII letters and digits only: these score 0 whatever they say.
-        "predictions_without_words": {
-            name: sum(not rouge.readable(record["prediction"]) for record in records)
-            for name, records in everything.items()
-        },
-        "empty_predictions": {
-            name: sum(not record["prediction"].strip() for record in records)
-            for name, records in everything.items()
-        },
-        "references_without_words": sum(
-            not rouge.readable(text) for record in some for text in record["references"]
-        ),
     }
 
 

@@ -34,11 +34,19 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def rouge_table(systems: Mapping[str, Mapping[str, Interval]], mean: str = "mean_rouge") -> str:
-    """One row a system: the four ROUGE types and Mean ROUGE, the one called `mean`; percent F1."""
-    columns = [mean if column == "mean_rouge" else column for column in ROUGE_COLUMNS]
+def rouge_table(
+    systems: Mapping[str, Mapping[str, Interval]],
+    mean: str = "mean_rouge",
+    with_interval: bool = False,
+) -> str:
+    """One row a system: the four ROUGE types and Mean ROUGE, the one called `mean`; percent F1.
+
+    Mean ROUGE is shown `with_interval` where the table is to say how far chance reaches.
+    """
+    columns = [column for column in ROUGE_COLUMNS if column != "mean_rouge"]
+    shown = ranged if with_interval else _value
     rows = [
-        [name, *(f"{scores[column]['value']:.2f}" for column in columns)]
+        [name, *(_value(scores[column]) for column in columns), shown(scores[mean])]
         for name, scores in systems.items()
     ]
     return markdown_table(["system", *ROUGE_COLUMNS.values()], rows, align="lrrrrr")
@@ -58,6 +66,15 @@ def _shown(value: Any) -> str:
     if value is None:
         return ""
     return hide_paths(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _value(mean: Interval) -> str:
+    return f"{mean['value']:.2f}"
+
+
+def ranged(mean: Interval) -> str:
+    """A mean and its interval as text: 9.75 (9.21 to 10.30)."""
+    return f"{mean['value']:.2f} ({mean['low']:.2f} to {mean['high']:.2f})"
 
 
 def signed(difference: Interval) -> str:

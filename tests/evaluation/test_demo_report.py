@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from finished_evaluation import edit
 
 from pipeline.demo import Road
 from pipeline.distributed import World
+from pipeline.evaluation.demo_report import TASK, beside_chance
+from pipeline.evaluation.examples import derangement, mean_words
+from pipeline.evaluation.marking import content_words
 from pipeline.evaluation.page import ROOT, escape, hide_paths, to_html
 from pipeline.evaluation.plots import smooth
-from pipeline.evaluation.run import Options, evaluate
+from pipeline.evaluation.rouge import mean_rouge
+from pipeline.evaluation.run import SYSTEMS, Options, evaluate
 from pipeline.model.generation import DecodingStrategy
 from pipeline.report import main, parse
+from pipeline.shards import Dataset
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 STAGES = [
@@ -50,18 +56,30 @@ def write_run(folder: Path, seed: int, steps: int, validation: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> dict[str, Path]:
-    """Every part of a report; the evaluations are real ones of two tiny models."""
+    """Every part of a report; the evaluations are real ones of two tiny models.
+
+    Such models say nothing of any document, so that some summaries are made to quote theirs, others
+    the exchanged one.
+    """
     folder = tmp_path_factory.mktemp("report")
     ours = Options(
         checkpoint=checkpoint,
         data=dataset_folder,
         output=folder / "evaluation",
+        systems=SYSTEMS,
         strategy=DecodingStrategy(max_new_tokens=10),
         precision="fp32",
     )
     theirs = {"checkpoint": other_checkpoint, "output": folder / "scratch_evaluation"}
     evaluate(ours, ALONE)
     evaluate(replace(ours, systems=("model",), **theirs), ALONE)
+    documents = [sample.metadata["source_text"] for sample in Dataset(dataset_folder)]
+    donors = derangement(len(documents))
+    quoted = {i: i for i in range(1, len(documents), 2)} | {i: donors[i] for i in range(0, 9, 4)}
+    edit(
+        ours.output,
+        {i: {"prediction": documents[k].splitlines()[-1]} for i, k in quoted.items()},
+    )
     (folder / "stages.json").write_text(json.dumps(STAGES))
     return {
         "pretrain": write_run(folder / "pretrain", 1, 120, validation=False),
@@ -69,6 +87,7 @@ def parts(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> dic
         "scratch": write_run(folder / "scratch", 3, 60, validation=True),
         "evaluation": folder / "evaluation",
         "scratch_evaluation": folder / "scratch_evaluation",
+        "data": dataset_folder,
         "stages": folder / "stages.json",
     }
 
@@ -80,6 +99,7 @@ def arguments(parts: dict[str, Path], output: Path) -> list[str]:
 def test_the_demo_calls_it_by_its_arguments(tmp_path):
     options = parse(Road(tmp_path, quick=True).report()[2:])  # without interpreter and script
     assert (options.page, options.stages) == ("demo", tmp_path / "stages.json")
+    assert options.data == tmp_path / "shards" / "test"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +109,15 @@ def report(parts, tmp_path_factory) -> Path:
     return output
 
 
-def test_the_table_holds_the_four_systems_with_the_scores_of_the_evaluations(report, parts):
+def predictions(folder: Path, system: str = "model") -> list[dict]:
+    return [json.loads(line) for line in (folder / f"predictions-{system}.jsonl").open()]
+
+
+def interval(value: dict[str, float], form: str = ".2f") -> str:
+    return f"{value['low']:{form}} to {value['high']:{form}}"
+
+
+def test_the_table_holds_the_five_systems_with_the_scores_of_the_evaluations(report, parts):
     text = (report / "report.md").read_text()
     assert text.count("| system | ROUGE-1 | ROUGE-2 | ROUGE-L | ROUGE-Lsum | Mean ROUGE |") == 1
     ours = json.loads((parts["evaluation"] / "results.json").read_text())["systems"]
@@ -98,26 +126,88 @@ def test_the_table_holds_the_four_systems_with_the_scores_of_the_evaluations(rep
         "pre-trained": ours["model"],
         "not pre-trained": theirs["model"],
         "lead": ours["lead"],
+        "lead words": ours["lead_words"],
         "permuted": ours["permuted"],
     }.items():
-        row = re.search(rf"^\| {name} \| (.*) \|$", text, re.MULTILINE)
+        row = re.search(rf"^\| {name} \| (\d.*) \|$", text, re.MULTILINE)
         columns = ("rouge1", "rouge2", "rougeL", "rougeLsum", "mean_rouge")
-        assert row[1].split(" | ") == [f"{scores[column]['value']:.2f}" for column in columns]
+        cells = [f"{scores[column]['value']:.2f}" for column in columns]
+        cells[-1] += f" ({interval(scores['mean_rouge'])})"
+        assert row[1].split(" | ") == cells
 
 
-def test_it_says_whether_the_input_matters(report, parts):
+def test_the_differences_are_those_of_the_evaluations(report, parts):
     text = (report / "report.md").read_text()
     results = json.loads((parts["evaluation"] / "results.json").read_text())
-    difference = results["model_minus"]["permuted"]["mean_rouge"]
-    said = "does **not** score above" if difference["value"] <= 0 else "scores above"
-    assert f"The true document {said} the permuted one" in text
-    assert f"Mean ROUGE {difference['value']:+.2f} (95 % interval" in text
+    table = text.split("| pre-trained minus | Mean ROUGE | 95 % interval |  |\n")[1]
+    rows = [line[2:-2].split(" | ") for line in table.split("\n\n")[0].splitlines()[1:]]
+    # The tiny set's summary is the first of its sentences, of which lead takes three.
+    better = "the better lead (lead words)"
+    assert [row[0] for row in rows] == ["permuted", "lead", "lead words", better, "not pre-trained"]
+    minus = results["model_minus"]
+    for row, name in zip(rows, ("permuted", "lead", "lead_words", "lead_words"), strict=False):
+        found = minus[name]["mean_rouge"]
+        assert row[1:3] == [f"{found['value']:+.2f}", interval(found, "+.2f")]
+    assert rows[1][3] == "below"
+    means = [
+        np.mean([mean_rouge(record["scores"]) for record in predictions(parts[name])])
+        for name in ("evaluation", "scratch_evaluation")
+    ]
+    assert float(rows[-1][1]) == pytest.approx(100 * (means[0] - means[1]), abs=0.006)
+
+
+def test_a_difference_is_named_by_its_interval():
+    ends = {"beyond chance": (0.1, 2), "within chance": (-0.1, 2), "below": (-2, -0.1)}
+    for said, (low, high) in ends.items():
+        assert beside_chance({"value": (low + high) / 2, "low": low, "high": high}) == said
+
+
+def test_the_first_screen_says_the_task_and_shows_one_document_with_its_words_marked(report, parts):
+    text = (report / "report.md").read_text()
+    title, task, heading, source, reference, summary = text.split("\n\n")[:6]
+    assert title == "# LOCOST, the whole road in small"
+    assert task.startswith(TASK) and "26 test documents" in task
+    assert heading == "## One of them"
+    documents = [sample.metadata["source_text"] for sample in Dataset(parts["data"])]
+    records = predictions(parts["evaluation"])
+    index = int(next(i for i, r in enumerate(records) if f"### 1. {r['id']}\n" in text))
+    own, other = documents[index], documents[derangement(len(documents))[index]]
+    taken = content_words(records[index]["prediction"]) & content_words(own) - content_words(other)
+    assert taken
+    assert source.startswith("**Source:** ") and summary.startswith("**Summary:** ")
+    assert reference == f"**Reference:** {records[index]['references'][0]}"
+    for shown, whole in ((source, own), (summary, records[index]["prediction"])):
+        marked = re.findall("<mark>(.*?)</mark>", shown)
+        assert {word.lower() for word in marked} == taken & content_words(whole)
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings == ["One of them", "Scores", "Losses", "Ten summaries", "Settings", "Time"]
+
+
+def test_it_counts_the_summaries_with_words_of_their_own_document_alone(report, parts):
+    text = (report / "report.md").read_text()
+    known = [content_words(sample.metadata["source_text"]) for sample in Dataset(parts["data"])]
+    records = predictions(parts["evaluation"])
+    said = [content_words(record["prediction"]) for record in records]
+    donors = derangement(len(known))
+    own = [bool(words & known[i] - known[donors[i]]) for i, words in enumerate(said)]
+    other = [bool(words & known[donors[i]] - known[i]) for i, words in enumerate(said)]
+    assert 0 < sum(other) < sum(own) < len(own)
+    ids = re.findall(r"^### \d+\. (.*)$", text, re.MULTILINE)
+    shown = sum(own[i] for i, record in enumerate(records) if record["id"] in ids)
+    assert (
+        f"Of the ten summaries below {shown} have a content word that stands in their own source "
+        f"and not in the exchanged one; of all 26, {100 * np.mean(own):.1f} %. By chance – the "
+        "exchanged document's words in the same summaries – "
+        f"{100 * np.mean(other):.1f} %."
+    ) in text
+    words = mean_words(record["references"][0] for record in records)
+    assert f"*lead words* its first {words} words" in text
 
 
 def test_ten_samples_settings_and_times_and_no_absolute_path(report, parts):
     text = (report / "report.md").read_text()
     assert len(re.findall(r"^### \d+\. ", text, re.MULTILINE)) == 10
-    assert text.count("**Document:**") == text.count("**Reference:**") == 10
+    assert text.count("**Source:**") == text.count("**Reference:**") == 1 + 10
     assert "| `train.seed` | 1 | 2 | 3 |" in text
     assert "| `data.train` | demo/shards/train |" in text
     assert "| tokenizer | 12.3 | <code>python -m preprocessing.tokenizer train</code> |" in text
@@ -139,9 +229,9 @@ def test_the_page_stands_alone_and_its_pictures_are_the_files(report):
             assert tag not in ("link", "script")
 
     Reader().feed(page)
-    assert pictures == [(report / name).read_bytes() for name in ("rouge.png", "loss.png")]
+    assert pictures == [(report / name).read_bytes() for name in ("loss.png", "rouge.png")]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
-    assert page.count("<table>") == 5
+    assert page.count("<table>") == 6
     # The command's bar does not end its cell.
     assert "<code>deepspeed pipeline/train.py a&#124;b</code>" in page
 
@@ -188,6 +278,7 @@ def test_smoothing_keeps_a_line_a_line():
         ("pretrain", "absent", "absent"),
         ("scratch_evaluation", "absent", "no results of model"),
         ("stages", "stages.json", "not a JSON list"),
+        ("data", "absent", "absent"),
     ],
 )
 def test_a_missing_part_is_one_line_and_status_2(parts, tmp_path, capsys, part, path, message):
@@ -198,3 +289,23 @@ def test_a_missing_part_is_one_line_and_status_2(parts, tmp_path, capsys, part, 
     assert end.value.code == 2
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     assert not (tmp_path / "demo" / "report.md").exists()
+
+
+def test_another_test_set_is_refused(parts, validation_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments({**parts, "data": validation_folder}, tmp_path / "demo"))
+    error = capsys.readouterr().err
+    assert str(validation_folder) in error and "is not the set that was evaluated" in error
+
+
+def test_an_evaluation_without_lead_words_is_refused(parts, tmp_path, capsys):
+    """As one of an earlier version; the line says how to add them."""
+    other = tmp_path / "evaluation"
+    other.mkdir()
+    results = json.loads((parts["evaluation"] / "results.json").read_text())
+    del results["systems"]["lead_words"]
+    (other / "results.json").write_text(json.dumps(results))
+    with pytest.raises(SystemExit):
+        main(arguments({**parts, "evaluation": other}, tmp_path / "demo"))
+    error = capsys.readouterr().err
+    assert "no results of lead_words" in error and "--systems" in error

@@ -15,7 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from pipeline.distributed import World
 from pipeline.evaluate import main, parse
 from pipeline.evaluation import run
-from pipeline.evaluation.run import Examples, Options, derangement, evaluate, lead
+from pipeline.evaluation.run import Examples, Options, derangement, evaluate
 from pipeline.files import hold_lock
 from pipeline.model.generation import DecodingStrategy
 from pipeline.shards import Dataset
@@ -96,14 +96,6 @@ def test_permuted_is_the_model_on_another_document(finished):
         records[donor]["prediction"] for donor in donors
     ]
     assert [record["references"] for record in permuted] == [r["references"] for r in records]
-
-
-@pytest.mark.parametrize("count", [2, 3, 10, 101])
-def test_a_derangement_gives_each_document_another_and_uses_each_once(count):
-    donors = derangement(count)
-    assert sorted(donors) == list(range(count))
-    assert all(donor != index for index, donor in enumerate(donors))
-    assert donors == derangement(count)
 
 
 def test_one_document_has_no_other(options):
@@ -235,20 +227,29 @@ def test_another_tokenizer_is_refused_with_both_hashes(options, checkpoint, tmp_
     assert not options.output.exists()
 
 
-def test_the_source_length_is_chosen_at_will(dataset_folder):
-    dataset = Dataset(dataset_folder)
-    whole, cut = Examples(dataset, source_length=0), Examples(dataset, source_length=9)
-    for index in range(len(dataset)):
-        stored = dataset[index].source
-        assert whole[index].source.tolist() == stored.tolist()
-        assert cut[index].source.tolist() == [*stored[:8].tolist(), 1]
-    assert len(Examples(dataset, limit=5)) == 5
-    assert len(Examples(dataset, limit=500)) == 26
+def test_the_first_words_are_evaluated_beside_the_model(options, finished):
+    shutil.copytree(finished, options.output)
+    results, worked = evaluate(replace(options, systems=("model", "lead_words")), ALONE)
+    assert worked and "lead_words" in results["systems"]
+    records = lines(options.output / "predictions-lead_words.jsonl")
+    references = [len(record["references"][0].split()) for record in records]
+    documents = [sample.metadata["source_text"] for sample in Dataset(options.data)]
+    count = round(np.mean(references))
+    assert [record["prediction"] for record in records] == [
+        " ".join(document.split()[:count]) for document in documents
+    ]
+    values = [results["systems"][name]["rouge1"]["value"] for name in ("model", "lead_words")]
+    difference = results["model_minus"]["lead_words"]["rouge1"]["value"]
+    assert difference == pytest.approx(values[0] - values[1])
+    # Only the evaluated documents' references count.
+    some = Examples(Dataset(options.data), limit=3)
+    assert some.mean_reference_words() == round(np.mean(references[:3]))
 
 
-def test_lead_is_the_first_sentences():
-    assert lead("One is here. Two is there.\nThree.", 2) == "One is here. Two is there."
-    assert lead("One is here.", 3) == "One is here."
+def test_the_first_words_are_a_system_on_request():
+    paths = ["--checkpoint=a", "--data=b", "--output=c"]
+    assert parse(paths)[0].systems == ("model", "lead", "permuted")
+    assert parse([*paths, "--systems", "lead_words"])[0].systems == ("lead_words",)
 
 
 def test_pretraining_shards_are_refused(options, dataset_folder, tmp_path):

@@ -18,19 +18,21 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing import documentation as documentation_command
 from preprocessing.documentation import (
     REQUIREMENTS,
+    leaked,
+    passages,
+    read_module,
+    split_packages,
+    whole_pairs,
+    without_duplicates,
+)
+from preprocessing.python_sources import (
     Module,
     Pair,
     docstrings,
     find_modules,
-    leaked,
-    make_pair,
-    passages,
-    read_module,
+    parse,
     required_distributions,
-    split_packages,
     unwrap,
-    whole_pairs,
-    without_duplicates,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +43,7 @@ def test_docstrings_are_those_python_shows(tmp_path):
     import textwrap
 
     module = Module(Path(textwrap.__file__), "textwrap", "textwrap")
-    found = dict(docstrings(module))
+    found = dict(docstrings(module, parse(module)))
     assert found["textwrap"] == inspect.getdoc(textwrap)
     assert found["textwrap.TextWrapper"] == inspect.getdoc(textwrap.TextWrapper)
     assert found["textwrap.TextWrapper.fill"] == inspect.getdoc(textwrap.TextWrapper.fill)
@@ -51,9 +53,10 @@ def test_docstrings_are_those_python_shows(tmp_path):
 def test_files_meant_for_another_python_are_passed_over(tmp_path):
     path = tmp_path / "x.py"
     path.write_text('"""Text."""\nthis is no python')
-    assert docstrings(Module(path, "x", "x")) == []
+    module = Module(path, "x", "x")
+    assert parse(module) is None and docstrings(module, None) == []
     path.write_bytes(b'"""Half a pair: \\ud800."""\nx = "\\d"\n')
-    assert docstrings(Module(path, "x", "x")) == [("x", "Half a pair: .")]
+    assert docstrings(module, parse(module)) == [("x", "Half a pair: .")]
 
 
 def test_topics_are_texts_of_their_own():
@@ -100,20 +103,6 @@ def test_unwrap_keeps_every_word():
     for text in (inspect.getdoc(json), inspect.getdoc(subprocess), inspect.getdoc(ast)):
         before, after = (re.findall(r"\w+", words) for words in (text, unwrap(text)))
         assert after == before
-
-
-def test_pairs_follow_pep_257():
-    pair = make_pair("m.f", "m", f"Return the\n   sum of all.\n\n{LONG}")
-    assert pair == Pair("m.f", "m", LONG.strip(), "Return the sum of all.")
-    for useless in (
-        "Return the sum of all.",
-        "Return the sum of all.\n\nToo short a rest.",
-        f"Parameters:\n\n{LONG}",
-        f">>> print(1, 2, 3)\n\n{LONG}",
-        f".. deprecated:: 3.1 use another\n\n{LONG}",
-        f"{'word ' * 61}\n\n{LONG}",
-    ):
-        assert make_pair("m.f", "m", useless) is None
 
 
 def test_duplicates_and_leaks():
