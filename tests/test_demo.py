@@ -18,7 +18,7 @@ from pipeline.shards import Dataset
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = ("pre-trained", "not pre-trained", "lead", "permuted")
+ROWS = ("pre-trained", "not pre-trained", "lead", "lead words", "permuted")
 
 
 def demo(output: Path) -> list[str]:
@@ -40,7 +40,7 @@ def unbroken(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_report_has_the_four_systems_and_no_path_of_this_machine(unbroken):
+def test_the_report_has_the_five_systems_and_no_path_of_this_machine(unbroken):
     report = (unbroken / "report.md").read_text()
     scores = table(report)
     assert set(ROWS) <= scores.keys()

@@ -20,8 +20,8 @@ from pipeline.evaluation.tables import markdown_table, rouge_table, settings_tab
 from pipeline.shards import Dataset
 
 TASK = (
-    "The document is a Python function's source without the first paragraph of its docstring, its "
-    "names taken apart into words; the summary is that paragraph, as its author wrote it."
+    "The document is a Python function's source in words, its name first, without the first "
+    "paragraph of its docstring; the summary is that paragraph, as its author wrote it."
 )
 SAMPLES, SAMPLE_SEED = 10, 0
 DOCUMENT_SHOWN = 600  # characters of a document's beginning
@@ -68,15 +68,21 @@ def read_evaluation(folder: Path, systems: Sequence[str]) -> Evaluation:
 
 
 def read_documents(folder: Path, evaluation: Evaluation) -> list[str]:
-    """The texts that were summarised, whole. Raises ValueError where `folder` holds others."""
+    """What the model read of each text, as the tokenizer gives it back.
+
+    Raises ValueError where `folder` holds another set than was evaluated.
+    """
     dataset, wanted = Dataset(folder), evaluation.results["settings"]["dataset"]["fingerprint"]
     if dataset.fingerprint != wanted:
         raise ValueError(
             f"--data {folder} (fingerprint {dataset.fingerprint}) is not the set that was "
             f"evaluated (fingerprint {wanted}); give the folder that evaluate.py had as --data"
         )
-    examples = Examples(dataset, limit=len(evaluation.predictions))
-    return [examples[index].document for index in range(len(examples))]
+    read = evaluation.results["settings"]["decoding"]["source_length"]
+    length = read if isinstance(read, int) else None
+    examples = Examples(dataset, length, limit=len(evaluation.predictions))
+    decode = examples.tokenizer.decode
+    return [decode(examples[index].source.tolist()) for index in range(len(examples))]
 
 
 def read_stages(path: Path) -> list[Stage]:
