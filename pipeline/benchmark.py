@@ -101,12 +101,25 @@ def time_loading(options: argparse.Namespace) -> int:
     return _save("data", found, options.output)
 
 
+def time_processes(options: argparse.Namespace) -> int:
+    """What processes that train together lose to each other; a ratio within one run."""
+    from pipeline.benchmarking import processes
+
+    found = processes.measure(
+        options.data, options.config, options.batch_size, options.processes, options.steps,
+        options.busy,
+    )  # fmt: skip
+    for line in processes.as_text(found):
+        print(line)
+    return _save("processes", found, options.output)
+
+
 def build_parser() -> Parser:
     """The command line; each command names the function that runs it."""
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,systems,preprocessing,sentences,data,gpu}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,sentences,data,processes,gpu}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -183,6 +196,22 @@ def build_parser() -> Parser:
             f"--{name}", type=_positive, default=value, help=f"{meaning} ({value})"
         )
     _add_output(command, "data")
+
+    command = commands.add_parser(
+        "processes", help="trainings of several processes beside as many single ones, on CPUs"
+    )
+    command.set_defaults(run=time_processes)
+    command.add_argument("--data", type=Path, required=True, help="dataset folder")
+    command.add_argument("--config", type=Path, required=True, help="recipe that is trained")
+    for name, value, meaning in (
+        ("batch_size", 32, "samples an update"), ("processes", 2, "that train together"),
+        ("steps", 50, "steps timed, after ten others"),
+    ):  # fmt: skip
+        command.add_argument(
+            f"--{name}", type=_positive, default=value, help=f"{meaning} ({value})"
+        )
+    command.add_argument("--busy", type=int, default=0, help="other programs that compute (0)")
+    _add_output(command, "processes")
 
     command = commands.add_parser("measure")  # one case, for `run_sweep` alone
     command.set_defaults(run=measure_case)

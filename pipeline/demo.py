@@ -94,8 +94,10 @@ class Road:
         )  # fmt: skip
 
     def precision(self) -> list[str]:
-        return python("pipeline/benchmark.py", "precision", "--config", PRETRAIN,
-                      "--output", self.folder / "precision.json")  # fmt: skip
+        return python(
+            "pipeline/benchmark.py", "precision", "--config", PRETRAIN,
+            "--vocab_size", VOCABULARY + 100, "--output", self.folder / "precision.json",
+        )  # fmt: skip
 
     def faster_precision(self) -> str:
         """The precision in which this CPU took a step faster; bf16 without AMX may be slower."""

@@ -1,0 +1,125 @@
+"""What processes that train together lose to each other, beside as many that train alone.
+
+Each is the trainer itself on the same shards, bound to a core; alone, with that process's part of
+the batch. All of it is one run, so that the ratio does not depend on the machine's mood.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipeline.distributed import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+WARMUP = 10  # steps not counted
+PARTS = ("forward", "backward", "optimizer")
+SPIN = "while True: pass"
+
+
+def measure(
+    data: Path, recipe: Path, batch_size: int, processes: int, steps: int, busy: int
+) -> dict[str, Any]:
+    """Steps of `batch_size` by `processes` together, and by each alone with its part, at once.
+
+    `busy` other programs take what they can get meanwhile. `efficiency` is the samples a second
+    of those together as a share of those alone. Raises ValueError where a training fails.
+    """
+    if batch_size % processes or steps < 1:
+        raise ValueError(
+            f"--batch_size {batch_size}, --processes {processes}, --steps {steps}: give a batch "
+            "that divides among the processes, and at least one step"
+        )
+    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(busy)]
+    try:
+        with TemporaryDirectory() as folder:
+            common = [*_recipe(recipe, data), "--train.max_steps", str(WARMUP + steps)]
+            together = _train([Path(folder) / "together"], common, batch_size, processes)
+            alone = _train(
+                [Path(folder) / f"alone-{rank}" for rank in range(processes)],
+                common, batch_size // processes, 1,
+            )  # fmt: skip
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    return {
+        "batch_size": batch_size,
+        "processes": processes,
+        "steps": steps,
+        "busy": busy,
+        "together": together,
+        "alone": alone,
+        "efficiency": alone["seconds"] / together["seconds"],
+    }
+
+
+def _recipe(recipe: Path, data: Path) -> list[str]:
+    return [
+        "--config", str(recipe), "--deepspeed_config", str(ROOT / "ds_configs" / "zero1.json"),
+        "--data.train", str(data), "--train.startup_check", "false", "--train.accumulation", "1",
+        "--train.checkpoint_every", "1000000", "--train.picture_every", "0",
+        "--train.validation_source_use", "false", "--train.validation_rouge", "false",
+    ]  # fmt: skip
+
+
+def _train(
+    runs: Sequence[Path], options: Sequence[str], batch_size: int, processes: int
+) -> dict[str, float]:
+    """Trainings at the same time: the median seconds of a step and of its parts, over all."""
+    environment = {
+        **os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    started = [
+        subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("deepspeed")), "-q", "--num_accelerators",
+                str(processes), "--master_port", str(free_port()),
+                str(ROOT / "pipeline" / "train.py"), *options, "--output", str(run),
+                "--train.batch_size", str(batch_size),
+            ],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )
+        for run in runs
+    ]  # fmt: skip
+    try:
+        printed = [process.communicate()[0] for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    for process, text in zip(started, printed, strict=True):
+        if process.returncode:
+            last = (text.strip().splitlines() or ["no output"])[-1]
+            raise ValueError(f"a training ended with status {process.returncode}: {last}")
+    lines = [
+        json.loads(line)
+        for run in runs
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    counted = [line for line in lines if line["step"] > WARMUP and "loss" in line]
+    return {
+        name: median(line[name] for line in counted)
+        for name in ("seconds", *(f"{part}_seconds" for part in PARTS))
+    }
+
+
+def as_text(found: dict[str, Any]) -> Iterator[str]:
+    """The lines that are printed."""
+    count, batch_size = found["processes"], found["batch_size"]
+    for name in ("together", "alone"):
+        times = found[name]
+        parts = ", ".join(f"{kind} {1e3 * times[f'{kind}_seconds']:.0f}" for kind in PARTS)
+        yield (
+            f"{count} processes {name}, {batch_size // count} samples each: "
+            f"{1e3 * times['seconds']:.0f} ms a step ({parts}), "
+            f"{batch_size / times['seconds']:.0f} samples/s in all"
+        )
+    yield f"efficiency {found['efficiency']:.2f}; busy programs beside: {found['busy']}"
