@@ -21,7 +21,7 @@ from pipeline.road import ROOT, Stage, gap_sentences, python, summaries, trainin
 RECIPES = ROOT / "pipeline" / "recipes"
 PRETRAIN, FINETUNE = RECIPES / "demo_pretrain.yaml", RECIPES / "demo_finetune.yaml"
 HELD_OUT_FILE, OTHER_FILES = "7", "[0-6]"  # of the eight files of text
-VOCABULARY = 4_000
+VOCABULARY = 8_000
 PASSAGE = 600  # characters: fills the source of pre-training, so that it is read whole
 MASKED = 0.2  # of the gap sentences; the others stay in the source, from which copying is learnt
 
@@ -125,7 +125,7 @@ class Road:
             "--output", self.folder / "evaluation" / run, "--systems", *systems,
             "--source_length", recipe["data"]["source_length"],
             "--max_new_tokens", recipe["train"]["max_new_tokens"],
-            "--batch_size", 32, "--lead_sentences", 1, "--no_repeat_ngram_size", 2,
+            "--batch_size", 32, "--lead_sentences", 1, "--no_repeat_ngram_size", 2, "--min_new_tokens", 4,
             "--precision", self.faster_precision(),
             *self.extra("evaluate"),
         )  # fmt: skip

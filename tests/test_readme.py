@@ -42,6 +42,7 @@ SMALLER = {
         "--limit_s 60"
         for command in ("layer", "encoder", "decode")
     },
+    "benchmark.py processes": "--batch_size 4 --steps 2",
     "tokenizer train": "--vocab_size 36",
 }
 ELSEWHERE = {
