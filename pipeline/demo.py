@@ -125,8 +125,8 @@ class Road:
             "--output", self.folder / "evaluation" / run, "--systems", *systems,
             "--source_length", recipe["data"]["source_length"],
             "--max_new_tokens", recipe["train"]["max_new_tokens"],
-            "--batch_size", 32, "--lead_sentences", 1, "--no_repeat_ngram_size", 2, "--min_new_tokens", 4,
-            "--precision", self.faster_precision(),
+            "--batch_size", 32, "--lead_sentences", 1, "--no_repeat_ngram_size", 2,
+            "--min_new_tokens", 4, "--precision", self.faster_precision(),
             *self.extra("evaluate"),
         )  # fmt: skip
 
