@@ -1,10 +1,11 @@
 """A corpus that every machine has: the documentation of Python and of the packages we require.
 
-`python -m preprocessing.documentation --output DIR` writes pre-training text in C4's format and a
-summarisation set, from docstrings read with `ast` (nothing is imported). By PEP 257 a docstring's
-first paragraph is its summary; the rest is the document to summarise, with `--whole` together with
-all that is defined inside, such as a module's classes. Packages of the validation and test splits
-are left out of the pre-training text.
+`python -m preprocessing.documentation --output DIR` writes pre-training text in C4's format, of
+docstrings, and a summarisation set, from source files read with `ast` (nothing is imported). By
+PEP 257 a docstring's first paragraph is its summary. The document to summarise is the rest of a
+function's source, in words; with `--whole` the rest of the docstring and the docstrings of all that
+is defined inside, such as a module's classes. Packages of the validation and test splits are left
+out of the pre-training text.
 """
 
 import sys
@@ -223,7 +224,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         description="Write the documentation on this machine as pre-training text "
-        "(documentation-*.json.gz, C4's format) and a summarisation set (summaries-*.jsonl).",
+        "(documentation-*.json.gz, C4's format) and a summarisation set of its functions "
+        "(summaries-*.jsonl).",
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--output", required=True, help="folder to write to")
@@ -236,7 +238,7 @@ def main() -> None:
         "--whole",
         action="store_true",
         help="pairs of whole modules, classes and functions with all that is defined inside, of at "
-        "least 3,000 characters; default: of single docstrings",
+        "least 3,000 characters; default: of functions, their source in words",
     )
     parser.add_argument(
         "--passage_characters",
