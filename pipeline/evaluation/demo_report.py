@@ -171,7 +171,7 @@ def one_of_them(record: Record, document: str, words: Words) -> list[str]:
         f"**Reference:** {escape(record['references'][0])}",
         f"**Summary:** {_prediction(record, words)}",
         "Marked: words of the summary that stand in its source and not in the document that is "
-        "exchanged for it in *permuted*, without common words such as *the*.",
+        "exchanged for it in *permuted*, without common words such as *the* and Python's keywords.",
     ]
 
 

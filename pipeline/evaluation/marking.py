@@ -1,5 +1,6 @@
 """Which words a summary has from its own document, and a text in which they are marked."""
 
+import keyword
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,15 +10,16 @@ from preprocessing.gap_sentences import STOPWORDS, rouge_words
 
 Words = frozenset[str]
 
+# Code says these whatever it is about, and so do summaries of it.
+CODE_WORDS = frozenset(map(str.lower, keyword.kwlist)) | {"self", "returns"}
 # In an escaped text an ampersand always begins a sign's name or number, which is no word.
 SIGN_OR_WORD = re.compile(r"&#?\w+;|[A-Za-z0-9]+")
 
 
 def content_words(text: str) -> Words:
-    """The words that ROUGE compares, without stop words and single characters."""
-    return frozenset(
-        word.decode() for word in rouge_words(text) if len(word) > 1 and word not in STOPWORDS
-    )
+    """The words that ROUGE compares, without single characters, stop words and Python's own."""
+    found = (word.decode() for word in rouge_words(text) if word not in STOPWORDS)
+    return frozenset(word for word in found if len(word) > 1 and word not in CODE_WORDS)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def shown(text: str, folder) -> tuple[str, list[str]]:
     return "".join(everything).strip(), marked
 
 
-def test_content_words_are_those_of_rouge_without_stop_words_and_single_characters():
-    words = content_words("The x of read_file, READ-only: Sort 16 × naïve")
+def test_content_words_are_those_of_rouge_without_stop_words_code_words_and_single_characters():
+    words = content_words("The x of read_file, READ-only: Sort 16 × naïve; returns None, self.x")
     assert words == {"read", "file", "sort", "16", "na", "ve"}
 
 
