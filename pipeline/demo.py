@@ -86,12 +86,8 @@ class Road:
         )  # fmt: skip
 
     def gap_sentences(self, name: str, numbers: str) -> list[str]:
-        lengths = yaml.safe_load(PRETRAIN.read_text(encoding="utf-8"))["data"]
-        return gap_sentences(
-            self.folder, name, self.documents(numbers), "--mask_share", MASKED,
-            "--source_length", lengths["source_length"],
-            "--target_length", lengths["target_length"],
-        )  # fmt: skip
+        return gap_sentences(self.folder, name, self.documents(numbers), PRETRAIN,
+                             "--mask_share", MASKED)  # fmt: skip
 
     def precision(self) -> list[str]:
         return python(

@@ -124,12 +124,8 @@ class Road:
         )  # fmt: skip
 
     def gap_sentences(self, name: str, numbers: str) -> list[str]:
-        lengths = yaml.safe_load(PRETRAIN.read_text(encoding="utf-8"))["data"]
         documents = self.folder / "text" / f"documentation-0000{numbers}-of-*.json.gz"
-        return gap_sentences(
-            self.folder, name, documents, "--source_length", lengths["source_length"],
-            "--target_length", lengths["target_length"],
-        )  # fmt: skip
+        return gap_sentences(self.folder, name, documents, PRETRAIN)
 
     def pretrain(self, system: str) -> list[str]:
         sizes = ["--model.baseline_settings", json.dumps(SYSTEMS[system])]

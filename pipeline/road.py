@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import yaml
+
 from pipeline.files import hold_lock, replace_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,11 +73,16 @@ def mpirun() -> list[str]:
     return [program("mpirun"), "--bind-to", "none", "-n", str(PROCESSES)]
 
 
-def gap_sentences(folder: Path, name: str, documents: Path, *more: object) -> list[str]:
-    """Pre-training shards `name` of the folder's documents, over MPI."""
+def gap_sentences(
+    folder: Path, name: str, documents: Path, recipe: Path, *more: object
+) -> list[str]:
+    """Pre-training shards `name` of the folder's documents, as long as `recipe` reads, over MPI."""
+    lengths = yaml.safe_load(recipe.read_text(encoding="utf-8"))["data"]
     return [*mpirun(), *python(
         "preprocessing/pretrain.py", "--input", documents, "--split", name,
-        "--tokenizer", folder / "tokenizer.model", "--output", folder / "shards" / name, *more,
+        "--tokenizer", folder / "tokenizer.model", "--output", folder / "shards" / name,
+        "--source_length", lengths["source_length"], "--target_length", lengths["target_length"],
+        *more,
     )]  # fmt: skip
 
 
@@ -100,12 +107,12 @@ def training(
     ])  # fmt: skip
 
 
-def launch(script: str, arguments: Sequence[object]) -> list[str]:
-    """A program of pipeline/ in PROCESSES processes, by DeepSpeed's launcher."""
+def launch(script: str, arguments: Sequence[object], processes: int = PROCESSES) -> list[str]:
+    """A program of pipeline/ in so many processes, by DeepSpeed's launcher."""
     from pipeline.distributed import free_port  # imports torch: only where it is needed
 
     return [
-        program("deepspeed"), "-q", "--num_accelerators", str(PROCESSES),
+        program("deepspeed"), "-q", "--num_accelerators", str(processes),
         "--master_port", str(free_port()), str(ROOT / "pipeline" / script),
         *map(str, arguments),
     ]  # fmt: skip
@@ -142,9 +149,9 @@ def relative(command: list[str]) -> str:
     return shlex.join(words)
 
 
-def call(command: list[str]) -> int:
-    """Run in a process group of its own, which ends when this program is told to end."""
-    environment = {
+def environment() -> dict[str, str]:
+    """This program's, for processes that share two CPU cores."""
+    return {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",  # sized for two CPU cores: the same on every machine
         "DS_ACCELERATOR": "cpu",
@@ -155,7 +162,11 @@ def call(command: list[str]) -> int:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
-    child = subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+def call(command: list[str]) -> int:
+    """Run in a process group of its own, which ends when this program is told to end."""
+    child = subprocess.Popen(command, env=environment(), start_new_session=True)
 
     told: list[int] = []
     killer = threading.Timer(60, os.killpg, (child.pid, signal.SIGKILL))

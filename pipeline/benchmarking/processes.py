@@ -1,7 +1,7 @@
 """What processes that train together lose to each other, beside as many that train alone.
 
-Each is the trainer itself on the same shards, bound to a core; alone, with that process's part of
-the batch. All of it is one run, so that the ratio does not depend on the machine's mood.
+Each is the trainer itself on the same shards; alone, with that process's part of the batch. Both
+ways are timed in one run.
 """
 
 import json
@@ -15,9 +15,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.distributed import free_port
+from pipeline.road import ROOT, environment, launch
 
-ROOT = Path(__file__).resolve().parents[2]
 WARMUP = 10  # steps not counted
 PARTS = ("forward", "backward", "optimizer")
 SPIN = "while True: pass"
@@ -73,22 +72,21 @@ def _train(
     runs: Sequence[Path], options: Sequence[str], batch_size: int, processes: int
 ) -> dict[str, float]:
     """Trainings at the same time: the median seconds of a step and of its parts, over all."""
-    environment = {
-        **os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
     started = [
         subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("deepspeed")), "-q", "--num_accelerators",
-                str(processes), "--master_port", str(free_port()),
-                str(ROOT / "pipeline" / "train.py"), *options, "--output", str(run),
-                "--train.batch_size", str(batch_size),
-            ],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            launch(
+                "train.py",
+                [*options, "--output", run, "--train.batch_size", batch_size],
+                processes,
+            ),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
         )
         for run in runs
-    ]  # fmt: skip
+    ]
     try:
         printed = [process.communicate()[0] for process in started]
     finally:

@@ -58,7 +58,7 @@ class Material:
     evaluation: Evaluation
     scratch_evaluation: Evaluation
     documents: list[str]
-    """The whole texts, in the test set's order."""
+    """What the model read of each, in the test set's order."""
     stages: list[Stage]
 
 
