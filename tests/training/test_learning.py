@@ -3,8 +3,8 @@
 import pytest
 from trainer_runs import Trainer, metrics
 
-READS = 0.4
-"""Nats a target token; a model that does not read stays within 0.03 of 0."""
+READS = 0.6
+"""Nats a target token after 200 steps: it is 0.86, from the published initialisation 0.47."""
 OPTIONS = [
     "--model.d_model", "64", "--model.d_ff", "128", "--model.state_dim", "8",
     "--model.encoder_layers", "1", "--model.decoder_layers", "1", "--model.num_heads", "2",
