@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.command_line import Parser, described
-from pipeline.config import DEFAULT_RECIPE, RunConfig, deepspeed_settings, parse
+from pipeline.config import DEFAULT_RECIPE, RunConfig, parse
+from pipeline.deepspeed_config import deepspeed_settings
 from pipeline.estimation.estimate import (
     Estimate,
     Work,

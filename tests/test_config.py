@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import ROOT, DataConfig, TrainConfig, build_parser, deepspeed_settings, parse
+from pipeline.config import ROOT, DataConfig, TrainConfig, build_parser, parse
+from pipeline.deepspeed_config import deepspeed_settings
 
 DATA = ["--data.train", "somewhere"]
 RECIPES = sorted((ROOT / "pipeline" / "recipes").glob("*.yaml"))

@@ -13,15 +13,16 @@ import deepspeed.ops
 import numpy as np
 import torch
 
-from pipeline.config import RunConfig, TrainConfig, deepspeed_settings
+from pipeline.config import RunConfig, TrainConfig
 from pipeline.data.batches import Batches, MicroBatch
 from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
 from pipeline.data.prefetch import Prefetched
 from pipeline.data.read_ahead import ReadAhead
+from pipeline.deepspeed_config import deepspeed_settings
 from pipeline.distributed import World
 from pipeline.files import replace_json, replace_text
-from pipeline.model import Locost, ssm_parameter_names
+from pipeline.model import Locost
 from pipeline.model.config import INITIALISATION
 from pipeline.models import Model
 from pipeline.shards import Dataset
@@ -30,6 +31,7 @@ from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
 from pipeline.training.health import UNWANTED, Health, RunFailed, Verdict, sample_names
 from pipeline.training.links import check_links
 from pipeline.training.meters import Costs, reset_peak_memory
+from pipeline.training.optimizer import parameter_groups
 from pipeline.training.portraits import Portraits
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.signals import CONTINUE_LATER, StopRequest
@@ -139,32 +141,6 @@ def assemble(
     order = train.order(config.train.batch_size, config.train.seed)
     model = starting_model(config, train, held_out, world)
     return settings, train, validation, order, model
-
-
-def parameter_groups(model: Model, train: TrainConfig) -> list[dict[str, Any]]:
-    """The embedding, the state-space kernels if any, and the rest, each learnt parameter once.
-
-    `lr_scale` multiplies the schedule. T5's optimiser moves a parameter in proportion to its size,
-    AdamW by the same amount whatever its size: a rate at which an embedding drawn from N(0, 1)
-    learns in a short run makes the small projections drift at random, until the encoder's states no
-    longer tell which token they come from. The kernels are never decayed.
-    """
-    kernel = ssm_parameter_names(model)
-    groups: dict[str, list[torch.nn.Parameter]] = {"embedding": [], "kernel": [], "rest": []}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:  # fixed positions
-            continue
-        kind = "kernel" if name in kernel else "rest"
-        groups["embedding" if parameter is model.embedding.weight else kind].append(parameter)
-    return [
-        {
-            "params": parameters,
-            "weight_decay": 0.0 if kind == "kernel" else train.weight_decay,
-            "lr_scale": train.embedding_lr_scale if kind == "embedding" else 1.0,
-        }
-        for kind, parameters in groups.items()
-        if parameters
-    ]
 
 
 def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:

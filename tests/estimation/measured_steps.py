@@ -20,7 +20,8 @@ import torch  # noqa: E402 (the root first)
 
 from pipeline import distributed  # noqa: E402
 from pipeline.benchmarking.meter import Peak  # noqa: E402
-from pipeline.config import deepspeed_settings, parse  # noqa: E402
+from pipeline.config import parse  # noqa: E402
+from pipeline.deepspeed_config import deepspeed_settings  # noqa: E402
 from pipeline.model import Locost  # noqa: E402
 from pipeline.training import trainer  # noqa: E402
 

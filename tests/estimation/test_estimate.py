@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.benchmarking.flops import peak_flops, training_flops
-from pipeline.config import ROOT, deepspeed_settings, parse
+from pipeline.config import ROOT, parse
+from pipeline.deepspeed_config import deepspeed_settings
 from pipeline.estimate import main
 from pipeline.estimation.estimate import (
     estimate,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.config import ROOT, deepspeed_settings, parse
+from pipeline.config import ROOT, parse
+from pipeline.deepspeed_config import deepspeed_settings
 from pipeline.estimation.activations import FP32, Computation, Padded
 from pipeline.estimation.memory import (
     Parameters,

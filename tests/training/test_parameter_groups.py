@@ -2,7 +2,7 @@
 
 from pipeline.config import TrainConfig
 from pipeline.model import Locost, LocostConfig
-from pipeline.training.trainer import parameter_groups
+from pipeline.training.optimizer import parameter_groups
 
 
 def test_every_parameter_stands_in_one_group():
