@@ -57,7 +57,7 @@ class LocostConfig:
     steps near 1 tell neighbouring tokens apart."""
     cross_attention_initialisation: Literal["code", "copy"] = "code"
     """Start of the cross-attention: torch's default for linear layers (the code), or one that
-    attends equal tokens and copies what it attends; see `Attention.initialise_to_copy`."""
+    attends equal tokens and hands on what it attends, so that a decoder begins by copying."""
     ssm_discretisation: Literal["zero_order_hold", "none"] = "zero_order_hold"
     """Whether B is held over a step (the code), or taken as it is: c b exp(z l) (the paper)."""
     ssm_projections: Literal["real", "complex"] = "real"

@@ -167,15 +167,16 @@ def test_another_run_in_the_folder_is_refused(unbroken, trainer, tmp_path):
     assert "seed: checkpoint 0, now 7" in text and "Traceback" not in text
 
 
-def test_another_dropout_is_told_not_refused(unbroken, trainer, tmp_path):
+def test_another_dropout_or_initialisation_is_told_not_refused(unbroken, trainer, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(unbroken, run, symlinks=True)
-    more = ("--train.validation_rouge", "true", "--train.max_steps", "11")
+    more = ("--train.validation_rouge", "true", "--train.max_steps", "11",
+            "--model.cross_attention_initialisation", "copy")  # fmt: skip
     status, text = trainer.run(run, "--model.dropout", "0.2", *more, processes=1)
     assert status == 0, text
     assert (
         f"{run} goes on after step 10; changed since: processes 2 -> 1, model.dropout 0.1 -> 0.2, "
-        "train.max_steps 10 -> 11\n"
+        "model.cross_attention_initialisation code -> copy, train.max_steps 10 -> 11\n"
     ) in text
 
 
