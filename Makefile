@@ -2,37 +2,38 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := install --quiet --disable-pip-version-check
 ARGS ?=
-# gpu-check only: another Python that has torch, to do without an installation.
+# gpu-check only: another Python that has torch, to run without an installation.
 GPU_PYTHON ?= $(BIN)/python
 
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PYTHONWARNINGS := ignore::FutureWarning
 
-.PHONY: demo test test-fast soak gpu-check lint slurm legacy
+.PHONY: demo test test-fast soak gpu-check lint slurm legacy constraints coverage
 
-# The whole road, from text to report: demo/report.md. Smaller: make demo ARGS=--quick
+# From text to report on this machine: demo/report.md. Smaller: make demo ARGS=--quick
 demo: .venv/core
 	@$(BIN)/python pipeline/demo.py $(ARGS)
 
-# Lint, types and the whole suite, quick tests first.
+# Lint, types and the whole suite, quick tests first. Three workers: one mostly waits for Slurm.
 test: lint slurm test-fast
-	$(BIN)/pytest --durations=25 -m "slow and not soak and not gpu"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25 -m "slow and not soak and not gpu"
 
-# The part that needs under 3 minutes.
+# The quick tests.
 test-fast: .venv/dev
 	$(BIN)/pytest -n 2 -m "not slow and not soak and not gpu"
 
-# The Slurm that tests/slurm runs in, where this user may install it; elsewhere they are skipped.
+# Slurm for tests/slurm, if this user may install it; otherwise those tests are skipped.
 slurm:
 	@bash tests/slurm/install.sh
 
-# The long ones: many kills, whole books.
+# The long tests: many kills, whole books.
 soak: .venv/dev legacy
 	$(BIN)/pytest -m soak
 
-# BLANC and LSG need an older transformers: an environment of their own, with the core once more.
+# BLANC and LSG need an older transformers: the core once more, in a separate environment.
 legacy: .venv-legacy/made
 
 # Correctness and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
@@ -43,22 +44,39 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
-.venv/core: requirements.txt
+# Line coverage by the whole suite, processes it starts included, as a table by folder.
+coverage: .venv/dev slurm
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak and not gpu" $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o - | $(BIN)/python .ci/coverage_by_room.py
+
+# Pin the newest versions that requirements*.txt allow: constraints.txt. Packages that need a newer
+# Python than the oldest supported one are pinned for PYTHON and newer: use an old one.
+constraints:
+	$(PYTHON) -m venv --clear .venv-constraints
+	.venv-constraints/bin/pip $(PIP) -r requirements-dev.txt
+	.venv-constraints/bin/python .ci/constraints.py > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+	rm -r .venv-constraints
+
+.venv/core: requirements.txt constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "error: $(PYTHON) is older than 3.10; make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip $(PIP) -c constraints.txt -e .
 	@touch $@
 
 .venv/dev: .venv/core requirements-dev.txt requirements-extras.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/pip $(PIP) -c constraints.txt -r requirements-dev.txt
 	@touch $@
 
 .venv-legacy/made: requirements-legacy.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || \
 		{ echo "error: BLANC and LSG need Python 3.10 to 3.12; make PYTHON=python3.12 legacy" >&2; exit 2; }
 	$(PYTHON) -m venv .venv-legacy
-	.venv-legacy/bin/pip install --quiet --disable-pip-version-check -r requirements-legacy.txt
-	.venv-legacy/bin/pip install --quiet --disable-pip-version-check --no-deps blanc==0.3.4
+	.venv-legacy/bin/pip $(PIP) -r requirements-legacy.txt
+	.venv-legacy/bin/pip $(PIP) --no-deps blanc==0.3.4
 	@touch $@

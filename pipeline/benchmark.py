@@ -1,35 +1,40 @@
-"""Speed and memory of the model, of preprocessing and of loading, and the check of a GPU."""
+"""Benchmark the model, preprocessing, data loading and training; check a GPU."""
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
 import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
 from pipeline.baselines.systems import SYSTEMS
-from pipeline.benchmarking import plans, sweep, systems
-from pipeline.benchmarking.gpu import gpu_check
-from pipeline.benchmarking.meter import GIB, device_name
+from pipeline.benchmarking import launches_command, sweep, sweep_cases, systems
+from pipeline.benchmarking.gpu_check import gpu_check
 from pipeline.benchmarking.precision import faster, precision
-from pipeline.command_line import Parser
-from pipeline.files import replace_json
+from pipeline.common.command_line import (
+    Parser,
+    above_zero,
+    count_from,
+    exit_on_user_error,
+    gibibytes,
+)
+from pipeline.common.files import replace_json
+from pipeline.distributed.device import device_name
 
 
 def time_precision(options: argparse.Namespace) -> int:
-    """Which of bf16 and fp32 this CPU trains in faster; a ratio within one run."""
+    """The faster of bf16 and fp32 for training on this CPU; a ratio within one run."""
     try:
         seconds = precision(options.config, options.samples, options.vocab_size, options.threads)
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"{options.config} is no recipe to time ({type(error).__name__}: {error}); give "
-            "one with model, data.source_length and data.target_length"
+            f"{options.config} is not a recipe to time ({type(error).__name__}: {error}); "
+            "give one with model, data.source_length and data.target_length"
         ) from error
     print(
         f"one step: bf16 {seconds['bf16']:.3f} s, fp32 {seconds['fp32']:.3f} s "
@@ -41,19 +46,17 @@ def time_precision(options: argparse.Namespace) -> int:
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    """Measure the command's cases, print them as they come, save JSON and PNG."""
-    memory = None if options.memory_limit is None else int(options.memory_limit * GIB)
+    """Measure the command's cases, print a row for each, write JSON and PNG."""
     sweep.run(
-        options.command, options.cases(options), _device(options.device), options.limit_s, memory,
-        options.output,
+        options.command, options.cases(options), _device(options.device), options.limit_s,
+        options.memory_limit, options.output,
     )  # fmt: skip
     return 0
 
 
 def compare_systems(options: argparse.Namespace) -> int:
-    """Whole systems side by side: memory, time, the longest input, ratios, the paper's figure."""
-    memory = None if options.memory_limit is None else int(options.memory_limit * GIB)
-    systems.run(options, _device(options.device), memory)
+    """Compare whole systems: memory, time, longest input, ratios, the paper's figure."""
+    systems.run(options, _device(options.device), options.memory_limit)
     return 0
 
 
@@ -81,28 +84,36 @@ def time_preprocessing(options: argparse.Namespace) -> int:
     return _save("preprocessing", found, options.output)
 
 
-def compare_splitters(options: argparse.Namespace) -> int:
-    """Speed and quality of the installed sentence splitters, ours first."""
-    from pipeline.benchmarking import sentences
-
-    return _save("sentences", sentences.run(options.input, options.books), options.output)
-
-
 def time_loading(options: argparse.Namespace) -> int:
-    """CPU time of a rank's batches, and how full and even all ranks' are."""
-    from pipeline.benchmarking import data
+    """CPU time of a rank's loader; fill and balance of all ranks' batches; waiting for data."""
+    from pipeline.benchmarking import data_loading, data_waiting
 
-    found = data.measure(
-        options.data, options.batch_size, options.ranks, options.accumulation, options.steps,
+    throttle = {
+        name: value
+        for name in ("latency_ms", "bandwidth_mb_s")
+        if (value := getattr(options, name)) is not None
+    }
+    if throttle and options.step_seconds is None:
+        raise ValueError(
+            f"--{next(iter(throttle))} throttles the loop of --step_seconds alone; give that too"
+        )
+    load = data_loading.Load(
+        options.data, options.batch_size, options.ranks, options.accumulation,
         (options.source_length, options.target_length),
     )  # fmt: skip
-    for line in data.as_text(found):
-        print(line)
+    found = data_loading.measure(load, options.steps)
+    lines = [*data_loading.as_text(found)]
+    if options.step_seconds is not None:
+        found["waiting"] = data_waiting.measure(
+            load, options.steps, options.step_seconds, data_waiting.FileSystem(**throttle)
+        )
+        lines += data_waiting.as_text(found["waiting"])
+    print("\n".join(lines))
     return _save("data", found, options.output)
 
 
 def time_processes(options: argparse.Namespace) -> int:
-    """What processes that train together lose to each other; a ratio within one run."""
+    """Efficiency of data parallel training on CPUs; a ratio within one run."""
     from pipeline.benchmarking import processes
 
     found = processes.measure(
@@ -115,11 +126,11 @@ def time_processes(options: argparse.Namespace) -> int:
 
 
 def build_parser() -> Parser:
-    """The command line; each command names the function that runs it."""
+    """The command line; each subcommand sets the function that runs it as `run`."""
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,systems,preprocessing,sentences,data,processes,gpu}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,gpu}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -127,33 +138,37 @@ def build_parser() -> Parser:
     )
     command.set_defaults(run=time_precision)
     command.add_argument("--config", type=Path, required=True, help="recipe that gives the sizes")
-    command.add_argument("--samples", type=int, default=8, help="samples in the step (8)")
-    command.add_argument("--vocab_size", type=int, default=8100, help="ids (8100)")
-    command.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
+    command.add_argument("--samples", type=count_from(1), default=8, help="samples in the step (8)")
+    command.add_argument("--vocab_size", type=count_from(1), default=8100, help="ids (8100)")
+    command.add_argument("--threads", type=count_from(1), default=1, help="CPU threads (1)")
     command.add_argument("--output", type=Path, help="also write the figures to this JSON file")
 
     powers = [1 << exponent for exponent in range(10, 17)]
-    command = _add_sweep(commands, "layer", plans.layer_cases, powers, "the state-space layer")
+    command = _add_sweep(
+        commands, "layer", sweep_cases.layer_cases, powers, "the state-space layer"
+    )
     command.add_argument(
-        "--reference_length", type=_positive, default=1024,
+        "--reference_length", type=count_from(1), default=1024,
         help="longest input of the materialised and the row-by-row reference (1024)",
     )  # fmt: skip
     _add_modes(command)
-    command = _add_sweep(commands, "encoder", plans.encoder_cases, powers, "the whole encoder")
+    command = _add_sweep(
+        commands, "encoder", sweep_cases.encoder_cases, powers, "the whole encoder"
+    )
     command.add_argument(
-        "--layers", type=_positive, help="encoder blocks (those of the recipe, or 12)"
+        "--layers", type=count_from(1), help="encoder blocks (those of the recipe, or 12)"
     )
     _add_modes(command)
     lengths = [4096, 65536, 600_000]
-    command = _add_sweep(commands, "decode", plans.decode_cases, lengths, "decoding")
+    command = _add_sweep(commands, "decode", sweep_cases.decode_cases, lengths, "decoding")
     command.add_argument("--beams", type=_integers, default=[1, 4], help="beams, with commas (1,4)")
-    command.add_argument("--tokens", type=_positive, default=32, help="tokens to decode (32)")
+    command.add_argument("--tokens", type=count_from(1), default=32, help="tokens to decode (32)")
     command.add_argument(
         "--forms", type=_forms, default=["cached", "absorbed"],
-        help="of cross-attention: cached, absorbed or both with a comma (both)",
+        help="forms of cross-attention: cached, absorbed or cached,absorbed (both)",
     )  # fmt: skip
 
-    command = commands.add_parser("systems", help="memory and time of LOCOST beside other systems")
+    command = commands.add_parser("systems", help="memory and time of LOCOST and other systems")
     command.set_defaults(run=compare_systems)
     _add_measured(command, "systems", [1024, 4096, 16384])
     names = [systems.OURS, *SYSTEMS]
@@ -162,56 +177,59 @@ def build_parser() -> Parser:
         "--systems", nargs="+", choices=names, default=here, metavar="NAME",
         help=f"of {', '.join(names)} (all but lsg, for which run .venv-legacy/bin/python)",
     )  # fmt: skip
-    command.add_argument("--tokens", type=_positive, default=512, help="target tokens (512)")
+    command.add_argument("--tokens", type=count_from(1), default=512, help="target tokens (512)")
     command.add_argument(
         "--settings", type=_settings, default={}, metavar="JSON",
-        help='sizes other than the base ones, by system: \'{"t5": {"d_ff": 2048}}\'',
+        help='sizes that differ from the base ones, by system: \'{"t5": {"d_ff": 2048}}\'',
     )  # fmt: skip
     _add_modes(command)
 
     command = _add_corpus(commands, "preprocessing", "CPU time of preprocessing, stage by stage")
     command.set_defaults(run=time_preprocessing)
     command.add_argument("--tokenizer", required=True, help="SentencePiece model, or its folder")
-    command.add_argument("--documents", type=_positive, help="how many, from the first (all)")
-    command = _add_corpus(commands, "sentences", "compare the sentence splitters installed here")
-    command.set_defaults(run=compare_splitters)
-    command.add_argument(
-        "--books",
-        nargs="+",
-        default=[],
-        metavar="GLOB",
-        help="plain texts, for the longest sentence",
+    command.add_argument("--documents", type=count_from(1), help="use only the first N (all)")
+    command = commands.add_parser(
+        "data",
+        help="speed of a rank's data loader; fill and balance of all ranks; waiting for data",
     )
-
-    command = commands.add_parser("data", help="speed of a rank's loader; fill and load of all")
     command.set_defaults(run=time_loading)
     command.add_argument("--data", type=Path, required=True, help="dataset folder")
     for name, value, meaning in (
-        ("batch_size", 256, "samples an update"), ("ranks", 16, "processes"),
-        ("accumulation", 2, "micro-batches a process runs for one update"),
-        ("steps", 50, "batches prepared"), ("source_length", 4096, "longest source"),
-        ("target_length", 910, "longest target"),
+        ("batch_size", 256, "samples per update"), ("ranks", 16, "processes"),
+        ("accumulation", 2, "micro-batches per process and update"),
+        ("steps", 50, "batches prepared"), ("source_length", 4096, "maximum source length"),
+        ("target_length", 910, "maximum target length"),
     ):  # fmt: skip
         command.add_argument(
-            f"--{name}", type=_positive, default=value, help=f"{meaning} ({value})"
+            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value})"
         )
+    for name, meaning in (
+        ("step_seconds", "also run a loop of steps of this length; how long it waits for data"),
+        ("latency_ms", "in that loop, ms that each request to the file system takes"),
+        ("bandwidth_mb_s", "in that loop, MB/s that the file system delivers"),
+    ):
+        command.add_argument(f"--{name}", type=above_zero, help=meaning)
     _add_output(command, "data")
 
     command = commands.add_parser(
-        "processes", help="trainings of several processes beside as many single ones, on CPUs"
+        "processes", help="efficiency of data parallel training against single processes, on CPUs"
     )
     command.set_defaults(run=time_processes)
     command.add_argument("--data", type=Path, required=True, help="dataset folder")
-    command.add_argument("--config", type=Path, required=True, help="recipe that is trained")
+    command.add_argument("--config", type=Path, required=True, help="recipe to train")
     for name, value, meaning in (
-        ("batch_size", 32, "samples an update"), ("processes", 2, "that train together"),
-        ("steps", 50, "steps timed, after ten others"),
+        ("batch_size", 32, "samples per update"), ("processes", 2, "processes that train together"),
+        ("steps", 50, "steps timed, after ten of warm-up"),
     ):  # fmt: skip
         command.add_argument(
-            f"--{name}", type=_positive, default=value, help=f"{meaning} ({value})"
+            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value})"
         )
-    command.add_argument("--busy", type=int, default=0, help="other programs that compute (0)")
+    command.add_argument(
+        "--busy", type=count_from(0), default=0, help="busy programs that compete for the cores (0)"
+    )
     _add_output(command, "processes")
+
+    launches_command.add(commands)
 
     command = commands.add_parser("measure")  # one case, for `run_sweep` alone
     command.set_defaults(run=measure_case)
@@ -221,21 +239,21 @@ def build_parser() -> Parser:
     command.set_defaults(run=check_gpu)
     command.add_argument("--output", type=Path, required=True, help="folder for gpu_check.json")
     command.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (cuda)")
-    command.add_argument("--small", action="store_true", help="toy sizes, for a CPU")
+    command.add_argument("--small", action="store_true", help="use toy sizes, for a CPU")
     command.add_argument(
-        "--budget_s", type=float, default=440, help="seconds after which sections are skipped (440)"
+        "--budget_s",
+        type=float,
+        default=440,
+        help="seconds after which remaining sections are skipped (440)",
     )
     return parser
 
 
-def main(arguments: list[str]) -> int:
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0; 1 when a check failed; 2 when an argument is wrong."""
-    try:
-        options = build_parser().parse_args(arguments)
-        return options.run(options)
-    except (OSError, ValueError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    options = build_parser().parse_args(arguments)
+    return options.run(options)
 
 
 def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject: str) -> Parser:
@@ -247,20 +265,30 @@ def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject
 
 
 def _add_measured(command: Parser, name: str, lengths: list[int]) -> None:
-    """What every case takes, how long it may, and where the figures go."""
+    """Options of every case, its limits, and the output folder."""
     command.add_argument(
         "--lengths", type=_integers, nargs="+", action=_Joined, default=lengths,
         help=f"tokens ({' '.join(map(str, lengths))})",
     )  # fmt: skip
-    command.add_argument("--batch", type=_positive, default=1, help="inputs at once (1)")
-    command.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="(fp32)")
-    command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
-    command.add_argument("--threads", type=_positive, default=1, help="CPU threads (1)")
+    command.add_argument("--batch", type=count_from(1), default=1, help="batch size (1)")
     command.add_argument(
-        "--limit_s", type=float, default=600, help="seconds that one measurement may take (600)"
+        "--dtype",
+        choices=["fp32", "bf16"],
+        default="fp32",
+        help="precision; bf16 is autocast (fp32)",
+    )
+    command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
+    command.add_argument("--threads", type=count_from(1), default=1, help="CPU threads (1)")
+    command.add_argument(
+        "--limit_s",
+        type=above_zero,
+        default=600,
+        help="time limit of one measurement in seconds (600)",
     )
     command.add_argument(
-        "--memory_limit", type=float, help="GiB that one may take (what is available)"
+        "--memory_limit",
+        type=gibibytes,
+        help="memory limit of one measurement in GiB (the available memory)",
     )
     command.add_argument(
         "--output", type=Path, default=Path("runs/benchmarks"),
@@ -269,7 +297,7 @@ def _add_measured(command: Parser, name: str, lengths: list[int]) -> None:
 
 
 class _Joined(argparse.Action):
-    """Lists, as one."""
+    """Joins the lists of several words into one."""
 
     def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, __: Any = None) -> None:
         setattr(namespace, self.dest, [value for part in values for value in part])
@@ -278,7 +306,7 @@ class _Joined(argparse.Action):
 def _add_modes(command: Parser) -> None:
     command.add_argument(
         "--mode", choices=["inference", "training", "both"], default="both",
-        help="forward without gradients, forward and backward (both)",
+        help="forward without gradients, forward and backward, or both (both)",
     )  # fmt: skip
 
 
@@ -299,7 +327,7 @@ def _add_output(command: Parser, name: str) -> None:
 
 
 def _save(command: str, found: dict[str, Any], output: Path) -> int:
-    """Write what a command found, and on what, to COMMAND.json."""
+    """Write a command's results and the device to COMMAND.json."""
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"{command}.json"
     replace_json(path, {"command": command, "device": device_name(torch.device("cpu")), **found})
@@ -307,15 +335,8 @@ def _save(command: str, found: dict[str, Any], output: Path) -> int:
     return 0
 
 
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
-    return value
-
-
 def _integers(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
+    return [count_from(1)(part) for part in text.split(",")]
 
 
 def _settings(text: str) -> dict[str, dict[str, Any]]:
@@ -347,4 +368,4 @@ def _device(name: str) -> torch.device:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

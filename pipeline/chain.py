@@ -1,138 +1,151 @@
-"""The whole paper as a chain of Slurm jobs; slurm/chain.sh runs it with the settings."""
+"""Run all of the paper as a chain of Slurm jobs; slurm/chain.sh calls it."""
 
+if not __package__:
+    import _start  # noqa: F401
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-import os
-import time
-
-from pipeline.chaining import slurm
-from pipeline.chaining.overview import overview
-from pipeline.chaining.plan import Step, plan
-from pipeline.chaining.reached import share_left
-from pipeline.chaining.record import Record
-from pipeline.chaining.resources import Request
-from pipeline.chaining.settings import KINDS, Settings
-from pipeline.chaining.stages import Stage, graph
-from pipeline.chaining.status import report, standings
-from pipeline.chaining.submit import cancel_replaced, faults, submit
-from pipeline.command_line import Parser, described
-from pipeline.files import hold_lock
+from pipeline.common.command_line import INTERRUPTED, Parser, described, exit_on_user_error
+from pipeline.common.files import hold_lock
+from pipeline.slurm_chain import slurm_commands
+from pipeline.slurm_chain.chain_settings import ChainSettings, read_settings
+from pipeline.slurm_chain.stage_graph import ChainStage, stage_graph
+from pipeline.slurm_chain.status_report import plan_lines, stage_statuses, status_lines
+from pipeline.slurm_chain.submission import PlannedStage, Submitter, cancel_jobs, plan_stages
 
 
 def build_parser() -> Parser:
     """The command line."""
     parser = Parser(
         prog="chain.sh",
-        description="Submit what is missing of the whole run: preprocessing, pre-training, "
-        "fine-tunings, evaluations, report; each job starts when those it needs have ended well. "
-        "Run again it goes on where it stopped. Settings: slurm/settings.sh.",
+        description="Submit the missing jobs of the whole chain: preprocessing, pre-training, "
+        "fine-tuning, evaluation, report. Each job starts when those it depends on have ended, "
+        "and works if they have completed their stages. A repeated call resumes where the last "
+        "one stopped. Settings: slurm/settings.sh.",
     )
     parser.add_argument(
-        "command", nargs="?", choices=("status",),
-        help="show where every stage stands, and the end of the log of one that failed",
+        "command", nargs="?", choices=("status", "cancel"),
+        help="status: show the state of every stage, and the end of the log of each failed one; "
+        "cancel: cancel all jobs of the chain",
     )  # fmt: skip
     parser.add_argument(
         "--dry_run", action="store_true",
-        help="print the graph and its cost, check the inputs that are there, submit nothing",
+        help="print the stages and when their jobs would start, check every stage, submit nothing",
     )  # fmt: skip
     return parser
 
 
-def main(arguments: list[str]) -> int:
-    """Exit status: 0; 1 where `status` found a stage that failed; 2 where something is wrong."""
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 1 if `status` found a failed stage; 2 if a setting or input is wrong."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.command and options.dry_run:
-        parser.error("--dry_run does not go with status, which submits nothing")
+        parser.error(f"--dry_run cannot be combined with {options.command}")
+    settings = read_settings(Path(os.environ["LOCOST_ROOT"]), os.environ)
+    stages = stage_graph(settings)
+    if options.command == "status":
+        return show_status(settings, stages)
+    if options.command == "cancel":
+        return cancel(settings, stages)
     try:
-        settings = Settings.of(os.environ)
-        stages = graph(settings)
-        if options.command == "status":
-            return show_status(settings, stages)
-        if options.dry_run:
-            return show_plan(settings, stages)
-        return submit_missing(settings, stages)
-    except (OSError, ValueError) as error:
-        print(f"error: {described(error)}", file=sys.stderr)
-        return 2
+        return submit(settings, stages, options.dry_run)
     except KeyboardInterrupt:
-        print("interrupted; what was submitted is noted, the same command goes on", file=sys.stderr)
-        return 130
+        print("interrupted; run the same command to submit the rest", file=sys.stderr)
+        return INTERRUPTED
 
 
-def show_status(settings: Settings, stages: list[Stage]) -> int:
-    """Print where every stage stands; 1 if one failed."""
-    found = standings(stages, Record(settings), slurm.queue(), time.time())
-    print("\n".join(report(found)))
-    return int(any(standing.failed for standing in found))
+def show_status(settings: ChainSettings, stages: list[ChainStage]) -> int:
+    """Print the state of every stage; 1 if one failed."""
+    statuses = stage_statuses(settings, stages, slurm_commands.queue(), time.time())
+    print("\n".join(status_lines(statuses)))
+    return int(any(status.failed for status in statuses))
 
 
-def show_plan(settings: Settings, stages: list[Stage]) -> int:
-    """Print the graph and its cost, then what is wrong with it."""
-    steps = steps_now(settings, stages, Record(settings))
-    print(f"repository {settings.root}, runs in {settings.runs}, shards in {settings.shards}\n")
-    print("\n".join(overview(settings, steps)), flush=True)
-    return refuse(settings, steps)
+def cancel(settings: ChainSettings, stages: list[ChainStage]) -> int:
+    """Cancel all jobs of the chain."""
+    lines = list(cancel_jobs(settings, stages, slurm_commands.queue()))
+    print("\n".join([*lines, f"{len(lines)} jobs cancelled; chain.sh resumes what is saved"]))
+    return 0
 
 
-def submit_missing(settings: Settings, stages: list[Stage]) -> int:
-    """Submit what is missing, one chain.sh at a time."""
-    settings.runs.mkdir(parents=True, exist_ok=True)
-    lock = hold_lock(settings.runs / ".chain.lock")
-    if lock is None:
-        raise ValueError(f"another chain.sh is submitting to {settings.runs}; wait for its end")
-    os.set_inheritable(lock.fileno(), True)  # an sbatch that outlives us holds it until it ends
-    record = Record(settings)
-    record.adopt(stages, slurm.queue())
-    steps = steps_now(settings, stages, record)
-    if refuse(settings, steps):
+def submit(settings: ChainSettings, stages: list[ChainStage], dry_run: bool) -> int:
+    """Check, then submit the missing jobs, one chain.sh at a time; or only show and check them."""
+    if not dry_run:
+        settings.runs.mkdir(parents=True, exist_ok=True)
+        lock = hold_lock(settings.runs / ".chain.lock")
+        if lock is None:
+            raise ValueError(
+                f"another chain.sh is submitting to {settings.runs}; wait until it has ended"
+            )
+        os.set_inheritable(lock.fileno(), True)  # an sbatch that outlives this process keeps it
+    planned = plan_stages(settings, stages, slurm_commands.queue())
+    submitter = Submitter(settings, os.environ, commit(settings), f"{time.time():.0f}")
+    checks = submitter.check(planned)
+    if dry_run:
+        print("\n".join(plan_lines(settings, planned, checks.starts)), flush=True)
+    for note in [*checks.notes, *notes(settings, planned)]:
+        print(f"note: {note}", file=sys.stderr)
+    for error in checks.errors:
+        print(f"error: {error}", file=sys.stderr)
+    if checks.errors:
         return 2
-    for line in cancel_replaced(steps):
-        print(line, flush=True)
+    return 0 if dry_run else submit_checked(settings, planned, submitter)
+
+
+def notes(settings: ChainSettings, planned: list[PlannedStage]) -> Iterator[str]:
+    """What this call does not change: stale results, jobs in the queue."""
+    for one in planned:
+        if one.complete and one.stale:
+            yield (
+                f"{one.stage.name} is stale ({one.stale}) and kept; delete its folder to repeat it"
+            )
+    queued = sum(len(one.queued) for one in planned)
+    if queued and settings.overridden:
+        yield (
+            f"{', '.join(settings.overridden)} of this call do not reach the {queued} jobs in the "
+            "queue; `chain.sh cancel` first, or set them in slurm/settings.sh"
+        )
+
+
+def submit_checked(
+    settings: ChainSettings, planned: list[PlannedStage], submitter: Submitter
+) -> int:
+    """Submit the missing jobs, replacing those that wait for a job that has ended."""
+    for one in planned:
+        for job in one.replaced:
+            slurm_commands.cancel(job, "--state=PENDING")
+            print(f"{one.stage.name}: {job.id} is submitted again, cancelled", flush=True)
     jobs = 0
     try:
-        for line in submit(settings, steps, record, os.environ):
+        for line in submitter.submit(planned):
             print(line, flush=True)
             jobs += 1
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{described(error)}; {jobs} jobs were submitted before and are noted in "
-            f"{record.path}; the same command goes on"
+            f"{described(error)}; {jobs} jobs were submitted before it; run the same command to "
+            "submit the rest"
         ) from None
-    kept = sum(len(step.kept) for step in steps)
-    complete = sum(step.complete for step in steps)
-    print(f"{jobs} jobs submitted, {kept} were in the queue, {complete} stages of {len(steps)} are "
-          "complete; chain.sh status shows where they stand")  # fmt: skip
+    queued = sum(len(one.queued) for one in planned)
+    complete = sum(one.complete for one in planned)
+    print(f"{jobs} jobs submitted, {queued} were in the queue, {complete} of {len(planned)} stages "
+          "are complete; chain.sh status shows the progress")  # fmt: skip
     return 0
 
 
-def steps_now(settings: Settings, stages: list[Stage], record: Record) -> list[Step]:
-    """The plan as folders, record and queue say now."""
-    requests = {kind: request_of(settings, stages, kind) for kind in KINDS}
-    return plan(settings, stages, requests, record, slurm.queue(), share_left(settings))
-
-
-def request_of(settings: Settings, stages: list[Stage], kind: str) -> Request:
-    """What the jobs of a kind ask for. Raises ValueError that names the script."""
-    script = next(stage.script(settings) for stage in stages if stage.kind == kind)
+def commit(settings: ChainSettings) -> str:
+    """The commit of the code, as the job scripts name it; empty without git."""
+    command = ["git", "describe", "--always", "--dirty"]
     try:
-        return Request.of(script.read_text(encoding="utf-8"), os.environ, settings.flags[kind])
-    except ValueError as error:
-        raise ValueError(f"{script}, SBATCH_* and {kind.upper()}_FLAGS: {error}") from None
-
-
-def refuse(settings: Settings, steps: list[Step]) -> int:
-    """Print what is wrong with what would be submitted; 2 if that makes the chain hopeless."""
-    found = faults(settings, steps, os.environ)
-    for fault in found:
-        kind = "note" if fault.passing else "error"
-        print(f"{kind}: {fault.stage.name}: {fault.text}", file=sys.stderr)
-    return 0 if all(fault.passing for fault in found) else 2
+        done = subprocess.run(command, cwd=settings.root, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,107 +1,102 @@
-"""What a training run will need, before it is queued: memory, time, energy."""
+"""Estimate memory, time and energy of a training run before it is queued."""
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from pipeline.command_line import Parser, described
+from pipeline.common.command_line import Parser, above_zero, count_from, exit_on_user_error
+from pipeline.common.files import replace_json
+from pipeline.common.gpus import GPUS
+from pipeline.common.units import GIB
 from pipeline.config import DEFAULT_RECIPE, RunConfig, parse
-from pipeline.deepspeed_config import deepspeed_settings
 from pipeline.estimation.estimate import (
     Estimate,
-    Work,
+    UpdateEstimate,
     estimate,
     hours,
     kilograms_co2,
     kilowatt_hours,
     step_seconds,
 )
-from pipeline.estimation.gpus import GPUS
 from pipeline.estimation.lengths import C4, C4_DOCUMENTS, C4_SAMPLES, Lengths
 from pipeline.estimation.memory import highest, host_bytes, peak_bytes
-from pipeline.files import replace_json
 from pipeline.model import LocostConfig
 from pipeline.shards import Dataset
+from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.schedule import steps_of
 
-GIB = 2**30
 MFU = 0.15  # measured on one H100 at 4,096 tokens: benchmarks/h100
-UNREAD = "(not read)"  # stands for the folders that the run's settings ask for
+UNREAD = "(not read)"  # stands for the folders that the settings require
 
 
 def build_parser() -> Parser:
-    """The command line; what it does not know is a setting of train.py."""
+    """The command line; unknown options are settings of train.py."""
     parser = Parser(
         prog="estimate.py",
-        description="Print what a training run will need: parameters, operations, memory a GPU by "
-        "part, time, energy and CO2; with batches by length, as the trainer makes them, and beside "
-        "it with all samples padded to the longest. Settings of train.py may follow "
+        description="Print what a training run will need: parameters, operations, memory per GPU "
+        "by part, time, energy and CO2; with batches by length, as the trainer makes them, and for "
+        "comparison with all samples padded to the longest. Settings of train.py may follow "
         "(--train.accumulation 4 --model.d_model 512).",
     )
     parser.add_argument(
         "--config", action="append", metavar="RECIPE",
-        help="recipe; given again, the later one's values hold (pretrain_c4)",
+        help="recipe; later ones override earlier ones (pretrain_c4)",
     )  # fmt: skip
     parser.add_argument(
         "--deepspeed_config", default="ds_configs/zero1.json", metavar="JSON",
         help="DeepSpeed configuration (ds_configs/zero1.json)",
     )  # fmt: skip
-    parser.add_argument("--gpus", type=_positive(int), default=16, help="how many (16)")
+    parser.add_argument("--gpus", type=count_from(1), default=16, help="number of GPUs (16)")
     parser.add_argument(
-        "--gpu", default="h100", metavar="NAME", help=f"which: {', '.join(GPUS)} (h100)"
+        "--gpu", default="h100", metavar="NAME", help=f"model of GPU: {', '.join(GPUS)} (h100)"
     )
     parser.add_argument(
-        "--data", metavar="DIR", help="dataset folder whose lengths count (without: those of C4)"
+        "--data", metavar="DIR", help="dataset folder whose lengths are used (default: those of C4)"
     )
     time = parser.add_mutually_exclusive_group()
     time.add_argument(
-        "--mfu", type=_positive(float), default=MFU,
-        help=f"share of the GPUs' dense 16-bit rate that is reached ({MFU}, measured on an H100)",
+        "--mfu", type=above_zero, default=MFU,
+        help=f"share of the GPUs' dense 16-bit rate reached ({MFU}, measured on an H100)",
     )  # fmt: skip
-    time.add_argument(
-        "--step_seconds", type=_positive(float), help="measured seconds of a step, instead"
-    )
-    time.add_argument("--hours", type=_positive(float), help="measured hours of the run, instead")
+    time.add_argument("--step_seconds", type=above_zero, help="measured seconds per step, instead")
+    time.add_argument("--hours", type=above_zero, help="measured hours of the run, instead")
     watts = ", ".join(f"{key} {gpu.watts:g}" for key, gpu in GPUS.items())
-    parser.add_argument("--watts", type=_positive(float), help=f"mean draw of a GPU ({watts})")
+    parser.add_argument("--watts", type=above_zero, help=f"mean power draw of a GPU ({watts})")
     parser.add_argument(
-        "--carbon", type=_positive(float), default=58,
-        help="g of CO2 a kWh (58, the paper's for France)",
+        "--carbon", type=above_zero, default=58,
+        help="g of CO2 per kWh (58, the paper's value for France)",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="JSON", help="also write the figures there")
+    parser.add_argument(
+        "--output", type=Path, metavar="JSON", help="also write the figures to this file"
+    )
     return parser
 
 
-def main(arguments: list[str]) -> int:
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0; 2 when an argument or a file is wrong."""
     options, settings = build_parser().parse_known_args(arguments)
-    try:
-        figures = work_out(options, settings)
-        print("\n".join(as_text(figures)))
-        if options.output:
-            replace_json(options.output, figures)
-    except (OSError, ValueError) as error:
-        print(f"error: {described(error)}", file=sys.stderr)
-        return 2
+    figures = work_out(options, settings)
+    print("\n".join(as_text(figures)))
+    if options.output:
+        replace_json(options.output, figures)
     return 0
 
 
 def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]:
-    """All figures, as JSON has them. Raises ValueError for what cannot be estimated."""
+    """All figures, as written to JSON. Raises ValueError for what cannot be estimated."""
     if options.gpu not in GPUS:
         raise ValueError(f"--gpu {options.gpu} is unknown: give {', '.join(GPUS)}")
     config = run_config(options, settings)
     dataset = Dataset(options.data) if options.data else None
     if dataset is None and config.train.max_epochs:
         raise ValueError(
-            f"train.max_epochs is {config.train.max_epochs}: how many steps these are depends on "
-            "the dataset; give --data DIR, or --train.max_epochs 0 --train.max_steps N"
+            f"train.max_epochs is {config.train.max_epochs}: the number of steps depends on the "
+            "dataset; give --data DIR, or --train.max_epochs 0 --train.max_steps N"
         )
     samples = len(dataset) if dataset else C4_SAMPLES
     vocab_size = dataset.manifest["tokenizer"]["vocab_size"] if dataset else LocostConfig.vocab_size
@@ -144,7 +139,7 @@ def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]
 
 
 def run_config(options: argparse.Namespace, settings: list[str]) -> RunConfig:
-    """The run that is estimated."""
+    """The configuration of the estimated run."""
     recipes = [
         word for name in options.config or [DEFAULT_RECIPE] for word in ("--config", str(name))
     ]
@@ -155,7 +150,9 @@ def run_config(options: argparse.Namespace, settings: list[str]) -> RunConfig:
     return config
 
 
-def column(work: Work, found: Estimate, options: argparse.Namespace, mfu: float) -> dict[str, Any]:
+def column(
+    work: UpdateEstimate, found: Estimate, options: argparse.Namespace, mfu: float
+) -> dict[str, Any]:
     """The figures of one way of padding."""
     gpu = GPUS[options.gpu]
     seconds = step_seconds(work.flops, options.gpus, gpu, mfu)
@@ -217,7 +214,7 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield row(f"energy at {figures['watts']:g} W a GPU, kWh", "{:,.1f}", "kwh")
     yield row(f"CO2 at {figures['carbon_g_per_kwh']:g} g/kWh, kg", "{:,.1f}", "kg_co2")
     yield ""
-    yield line("memory a GPU, GiB", (f"at its highest: {one['moment']}" for one in columns))
+    yield line("memory per GPU, GiB", (f"peak at: {one['moment']}" for one in columns))
     shapes = (one["micro_batch"] for one in columns)
     yield line("largest micro-batch", (f"{b} x ({s:,} + {t:,})" for b, s, t in shapes))
     for part in dict.fromkeys(part for one in columns for part in most(one)):
@@ -229,13 +226,13 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     verdicts = ("fits" if one["peak_gib"] < room else "does not fit" for one in columns)
     yield line(f"  of {room:g}", verdicts)
     if figures["host_gib"]:
-        yield f"host memory a GPU, GiB  {figures['host_gib']:.2f}"
-    yield "In parentheses: at another moment, not in the total."
+        yield f"host memory per GPU, GiB  {figures['host_gib']:.2f}"
+    yield "In parentheses: held at another moment, not in the total."
     yield "Not counted: the CUDA context and NCCL's buffers (1 to 2 GiB), fragmentation."
 
 
 def most(column: dict[str, Any]) -> dict[str, float]:
-    """The most that each part takes at any moment, GiB."""
+    """The maximum of each part over all moments, GiB."""
     parts: dict[str, float] = {}
     for moment in column["memory_gib"].values():
         for part, size in moment.items():
@@ -244,7 +241,7 @@ def most(column: dict[str, Any]) -> dict[str, float]:
 
 
 def cell(column: dict[str, Any], part: str) -> str:
-    """A part's GiB at the highest moment; in parentheses where it is not there then."""
+    """A part's GiB at the peak; in parentheses its maximum where it is not held then."""
     size = column["memory_gib"][column["moment"]].get(part, 0.0)
     return f"{size:.2f}" if size else f"({most(column)[part]:.2f})".replace("(0.00)", "0.00")
 
@@ -254,16 +251,5 @@ def line(label: str, cells: Any) -> str:
     return f"{label:36}" + "".join(f"{cell:>26}" for cell in cells)
 
 
-def _positive(kind: type) -> Any:
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text}: give a number above 0")
-        return value
-
-    number.__name__ = kind.__name__
-    return number
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

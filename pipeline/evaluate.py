@@ -1,50 +1,49 @@
 """Score a checkpoint: `python pipeline/evaluate.py --checkpoint DIR --data DIR --output DIR`.
 
-Under `deepspeed pipeline/evaluate.py ...` the processes share the work.
+Under `deepspeed pipeline/evaluate.py ...` (installed: `deepspeed --module pipeline.evaluate ...`)
+the processes share the work.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pipeline import distributed
-from pipeline.command_line import Parser
-from pipeline.evaluation.command_line import (
-    add_strategy_options,
+from pipeline.common.command_line import (
+    RESUME_LATER,
+    Parser,
+    Stopped,
     count_from,
     exit_on_user_error,
+    program,
+    raise_on_stop_signals,
     source_length,
-    take_strategy,
 )
-from pipeline.evaluation.decode import PRECISIONS
-from pipeline.evaluation.paper import MEAN
-from pipeline.evaluation.rouge import SCROLLS_TYPES
-from pipeline.evaluation.run import (
-    DEFAULT_SYSTEMS,
-    SUBMISSION,
-    SYSTEMS,
-    Options,
-    evaluate,
-    prepare,
-)
-from pipeline.evaluation.tables import ROUGE_COLUMNS, rouge_table, signed
-from pipeline.launch import place_from_environment
+from pipeline.distributed import world as distributed
+from pipeline.distributed.launcher_environment import place_from_environment
+from pipeline.evaluation.evaluator import evaluate
+from pipeline.evaluation.preparation import EvaluationOptions, prepare
+from pipeline.evaluation.results import SUBMISSION
+from pipeline.evaluation.systems import DEFAULT_SYSTEMS, SYSTEMS
+from pipeline.inference.decode import PRECISIONS
+from pipeline.inference.options import add_strategy_options, take_strategy
+from pipeline.reporting.evaluation_reader import letters_line, verdicts
+from pipeline.reporting.tables import ROUGE_COLUMNS, rouge_table
+from pipeline.scoring.rouge import MEAN_COLUMNS, SCROLLS_TYPES
 
 
-def parse(arguments: list[str] | None) -> tuple[Options, bool]:
-    """The options on the command line, and whether only to check; exits with status 2 on one that
-    cannot be.
+def parse(arguments: Sequence[str] | None) -> tuple[EvaluationOptions, str]:
+    """The options, and what to check instead of evaluating: `dry_run`, `check_arguments`, nothing.
+
+    Exits with status 2 on an invalid option.
 
     Raises ValueError for generation options that do not go together.
     """
-    parser = Parser(prog="evaluate.py", description=__doc__)
+    parser = Parser(prog=program("evaluate.py"), description=__doc__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="kept checkpoint (RUN/best) or model folder"
@@ -54,21 +53,21 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
         "--output",
         type=Path,
         required=True,
-        help="folder for predictions and results.json; goes on with what is there",
+        help="folder for predictions and results.json; an interrupted evaluation is resumed",
     )
     parser.add_argument(
         "--systems",
         nargs="+",
         choices=SYSTEMS,
-        help="the model; the document's first sentences; its first words, as many as a reference "
-        "has in the mean; the model given another document (default: "
+        help="model; lead: the document's first sentences; lead_words: its first words, as many as "
+        "the mean reference has; permuted: the model given another document (default: "
         f"{' '.join(DEFAULT_SYSTEMS)})",
     )
     parser.add_argument(
         "--batch_size",
         type=count_from(1),
         default=8,
-        help="documents generated together (default 8)",
+        help="documents per generated batch (default 8)",
     )
     parser.add_argument(
         "--limit",
@@ -85,8 +84,7 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
     parser.add_argument(
         "--source_length",
         type=source_length,
-        help="longest source, in tokens with EOS; 0: the whole text (default: as "
-        "the dataset was cut)",
+        help="maximum source length in tokens with EOS; 0: the whole text (default: the dataset's)",
     )
     parser.add_argument(
         "--lead_sentences",
@@ -95,67 +93,93 @@ def parse(arguments: list[str] | None) -> tuple[Options, bool]:
         help="sentences of the lead baseline (default 3)",
     )
     parser.add_argument(
-        "--stemmer", action="store_true", help="ROUGE compares words by their stems (default: no)"
+        "--stemmer", action="store_true", help="apply the Porter stemmer in ROUGE (default: no)"
     )
     parser.add_argument(
         "--scrolls_submission",
         action="store_true",
-        help="summarise documents without a reference too, and write scrolls_submission.json (id "
-        "to summary) for a hidden test set; the model alone",
+        help="also summarise documents without a reference, and write scrolls_submission.json (id "
+        "to summary) for a hidden test set; model only, unless --systems is given",
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="check checkpoint, data and output, then exit"
     )
+    parser.add_argument(
+        "--check_arguments",
+        action="store_true",
+        help="check the options, for which no file need exist, then exit",
+    )
     add_strategy_options(parser)
     values = vars(parser.parse_args(arguments))
     del values["local_rank"]
-    dry_run = values.pop("dry_run")
+    checks = [name for name in ("dry_run", "check_arguments") if values.pop(name)]
     strategy = take_strategy(values)
     every = ("model",) if values["scrolls_submission"] else DEFAULT_SYSTEMS
     systems = tuple(values.pop("systems") or every)
-    options = Options(**values, systems=systems, strategy=strategy)
-    return options, dry_run
+    options = EvaluationOptions(**values, systems=systems, strategy=strategy)
+    return options, checks[0] if checks else ""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Evaluate and print the table; exits with status 2 on input that cannot be evaluated."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Evaluate and print the table.
+
+    Exit status: 0; 2 for input that cannot be evaluated; 85 when a signal stopped it, for the same
+    command to resume.
+    """
     with exit_on_user_error():
         is_main = place_from_environment(os.environ)[0] == 0
-        options, dry_run = parse(arguments)
-        if dry_run:  # joins no other process: one alone finds out as much
+        options, check = parse(arguments)
+        if check:  # needs no other process
             if is_main:
-                print(f"ready: {prepare(options).describe()}")
-            return
+                known = prepare(options).describe() if check == "dry_run" else "valid arguments"
+                print(f"ready: {known}")
+            return 0
         world = distributed.start()
+    raise_on_stop_signals()
     try:
         with exit_on_user_error(speaks=is_main):  # on all processes alike
             results, worked = evaluate(options, world)
+    except Stopped as stop:
+        sys.stdout.flush()
+        print(
+            f"stopped: {stop} (rank {world.rank}); the finished summaries are kept, the same "
+            "command resumes",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(RESUME_LATER)  # without waiting for the other processes
     finally:
         distributed.stop()
     if not is_main:
-        return
+        return 0
     if not worked:
         print(f"{options.output} is complete, nothing to do")
     print("\n".join(summary(results)))
+    for line in warnings(results):
+        print(line, file=sys.stderr)
     if options.scrolls_submission:
         print(f"{options.output / SUBMISSION} written")
+    return 0
 
 
 def summary(results: Mapping[str, Any]) -> Iterator[str]:
-    """The table and what to know of it, in lines."""
+    """The table and remarks on it, in lines."""
     if results["systems"]:
         rouge, mean = results["settings"]["rouge"], results["mean"]
         stemmer = "with the stemmer" if rouge["stemmer"] else "no stemmer"
-        yield f"\n{results['examples']} documents, F1 in percent ({rouge['package']}, {stemmer})\n"
+        yield (
+            f"\n{results['examples']} documents, F1 in percent with 95 % intervals "
+            f"({rouge['package']}, {stemmer})\n"
+        )
         yield rouge_table(results["systems"], mean)
-        third = next(name for name, column in MEAN.items() if column == mean)
-        yield f"Mean ROUGE is that of ROUGE-1, ROUGE-2 and {ROUGE_COLUMNS[third]}."
+        third = next(name for name, column in MEAN_COLUMNS.items() if column == mean)
+        yield f"Mean ROUGE is the mean of ROUGE-1, ROUGE-2 and {ROUGE_COLUMNS[third]}."
+        yield from filter(None, [letters_line(results)])
+        yield from verdicts(results, mean)
     for system, best in results["best_over_references"].items():
         figures = (best[name]["value"] for name in (*SCROLLS_TYPES, "geometric_mean"))
         of_three = " / ".join(f"{figure:.2f}" for figure in figures)
         yield f"SCROLLS, best over references, {system}: ROUGE-1/2/L/geometric mean {of_three}"
-    for other, difference in results["model_minus"].items():
-        yield f"Mean ROUGE, model minus {other}: {signed(difference[mean])}"
     for system, count in results["predictions_without_words"].items():
         if count:
             empty = results["empty_predictions"][system]
@@ -164,15 +188,26 @@ def summary(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{empty} of them empty"
             )
     if count := results["references_without_words"]:
-        yield f"{count} references without ASCII letters or digits: against them all scores are 0"
+        yield f"{count} references without ASCII letters or digits: all scores against them are 0"
+    if share := results.get("unknown_share"):  # absent in results of earlier versions
+        yield f"Characters that the tokenizer lacks, which the model cannot read: {share:.2%}."
     if count := results["repeated_ids"]:
-        yield f"{count} ids have several documents, which are told apart by their texts"
-    if results["model_minus"].get("permuted", {}).get(results["mean"], {}).get("value", 1) <= 0:
+        yield f"{count} ids have several documents, distinguished by their texts"
+
+
+def warnings(results: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on the model's summaries that are empty or were cut; marked in its predictions."""
+    empty = results["empty_predictions"].get("model", 0)
+    cut = results.get("cut_predictions", {}).get("model", 0)
+    tokens = results["settings"]["decoding"]["max_new_tokens"]
+    if empty:
+        yield f"model: {empty} summaries are empty; --min_new_tokens demands a text"
+    if cut:
         yield (
-            "The true document scores no higher than another one: that the model reads its input "
-            "does not show."
+            f"model: {cut} summaries are cut at {tokens:,} tokens, before the model ended them; a "
+            "larger --max_new_tokens lets them go on"
         )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

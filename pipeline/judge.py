@@ -1,28 +1,26 @@
 """Have a large language model rate the summaries of a finished evaluation, from 1 to 5.
 
-The server speaks OpenAI's chat protocol; OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name it.
+The server must speak the OpenAI chat API; set OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL.
 `python pipeline/judge.py --evaluation DIR --price_input P --price_output P --dry_run`
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
 import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pipeline.command_line import Parser
-from pipeline.evaluation.asking import Pace, server_from_environment
-from pipeline.evaluation.command_line import count_from, exit_on_user_error
-from pipeline.evaluation.finished import read_finished
-from pipeline.evaluation.judge import PROMPT, REQUEST, Judge, Prices, Settings
+from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.scoring.chat_client import Pace, endpoint_from_environment
+from pipeline.scoring.finished_evaluation import read_finished
+from pipeline.scoring.judge import PROMPT, REQUEST, Judge, JudgeSettings, Prices
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 on one that cannot be."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an invalid option."""
     parser = Parser(prog="judge.py", description=__doc__)
 
     def add(name: str, kind: Any, text: str, default: Any = None, required: bool = False) -> None:
@@ -31,31 +29,35 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             f"--{name}", type=kind, default=default, required=required, help=text + shown
         )
 
-    add("evaluation", Path, "evaluate.py's output; the ratings go there", required=True)
-    add("system", str, "whose summaries", "model")
-    add("data", Path, "the test set (default: where evaluate.py found it)")
-    add("samples", count_from(1), "examples drawn at random", Settings.samples)
-    add("seed", count_from(0), "seed of the draw", Settings.seed)
+    add(
+        "evaluation", Path, "output folder of evaluate.py; ratings are written there", required=True
+    )
+    add("system", str, "system whose summaries are rated", "model")
+    add("data", Path, "test set (default: the one that evaluate.py read)")
+    add("samples", count_from(1), "examples, sampled at random", JudgeSettings.samples)
+    add("seed", count_from(0), "seed of the sample", JudgeSettings.seed)
     parser.add_argument(
-        "--prompt", type=Path, default=PROMPT, help="file with {document}, {summary}"
+        "--prompt", type=Path, default=PROMPT, help="prompt file with {document} and {summary}"
     )
     add("document_words", count_from(0), "words of a document shown; 0: all", 0)
-    add("request", json_object, "what else a request says, as JSON", json.dumps(REQUEST))
-    add("price_input", amount, "of a million tokens read; 0: own server", required=True)
-    add("price_output", amount, "of a million tokens written", required=True)
-    add("max_cost", amount, "what may be spent in all", 0.0)
-    add("concurrency", count_from(1), "questions at once", Pace.concurrency)
-    add("per_minute", count_from(0), "questions a minute; 0: as they come", Pace.per_minute)
-    add("timeout", count_from(1), "seconds to wait for an answer", round(Pace.timeout_s))
-    add("tries", count_from(1), "how often a question is put, ever slower", Pace.tries)
+    add("request", json_object, "further fields of a request, as JSON", json.dumps(REQUEST))
+    add("price_input", amount, "price per million input tokens; 0: own server", required=True)
+    add("price_output", amount, "price per million output tokens", required=True)
+    add("max_cost", amount, "total budget", 0.0)
+    add("concurrency", count_from(1), "concurrent requests", Pace.concurrency)
+    add("per_minute", count_from(0), "requests per minute; 0: no limit", Pace.per_minute)
+    add("timeout", count_from(1), "timeout of a request in seconds", round(Pace.timeout_s))
+    add("tries", count_from(1), "attempts per request, with exponential backoff", Pace.tries)
     parser.add_argument(
-        "--dry_run", action="store_true", help="print what it would cost, ask nothing, then exit"
+        "--dry_run",
+        action="store_true",
+        help="print the estimated cost without sending a request, then exit",
     )
     return parser.parse_args(arguments)
 
 
 def amount(text: str) -> float:
-    """A price or a sum, 0 or more."""
+    """A price or a budget, 0 or more."""
     try:
         value = float(text)
     except ValueError:
@@ -66,10 +68,10 @@ def amount(text: str) -> float:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object that leaves the question itself alone."""
+    """A JSON object of request fields that does not set the question itself."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or {"model", "messages", "stream", "n"} & set(value):
         raise argparse.ArgumentTypeError(
@@ -78,37 +80,38 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Judge and print; exits with status 2 when something is wrong, replies so far being kept."""
-    with exit_on_user_error():
-        options = parse(arguments)
-        finished = read_finished(options.evaluation, options.system)
-        judge = Judge(
-            finished,
-            finished.documents(options.data),
-            server_from_environment(),
-            Settings(
-                samples=options.samples,
-                seed=options.seed,
-                prompt=options.prompt,
-                document_words=options.document_words,
-                request=options.request,
-            ),
-            Prices(options.price_input, options.price_output, options.max_cost),
-        )
-        for remark in finished.remarks():
-            print(remark)
-        pace = Pace(options.concurrency, options.per_minute, options.timeout, options.tries)
-        with judge.replies() as store:
-            print(judge.cost_line(store.records), flush=True)
-            if options.dry_run:
-                return
-            try:
-                result = judge.run(store, pace)
-            except KeyboardInterrupt:
-                print(f"stopped; {len(store.records)} replies are kept", file=sys.stderr)
-                sys.exit(130)
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge and print. Exit status: 0; 2 for a user error, 130 interrupted, with replies kept."""
+    options = parse(arguments)
+    finished = read_finished(options.evaluation, options.system)
+    judge = Judge(
+        finished,
+        finished.documents(options.data),
+        endpoint_from_environment(),
+        JudgeSettings(
+            samples=options.samples,
+            seed=options.seed,
+            prompt=options.prompt,
+            document_words=options.document_words,
+            request=options.request,
+        ),
+        Prices(options.price_input, options.price_output, options.max_cost),
+    )
+    for remark in finished.remarks():
+        print(remark)
+    pace = Pace(options.concurrency, options.per_minute, options.timeout, options.tries)
+    with judge.replies() as store:
+        print(judge.cost_line(store.records), flush=True)
+        if options.dry_run:
+            return 0
+        try:
+            result = judge.run(store, pace)
+        except KeyboardInterrupt:
+            print(f"stopped; {len(store.records)} replies are kept", file=sys.stderr)
+            return 130
     print(described(result))
+    return 0
 
 
 def described(result: dict[str, Any]) -> str:
@@ -127,4 +130,4 @@ def described(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,49 +4,53 @@
 `python pipeline/metrics.py blanc --evaluation DIR --model FOLDER`
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pipeline.command_line import Parser
-from pipeline.evaluation.blanc import PYTHON, VARIANTS, Variant, blanc
-from pipeline.evaluation.command_line import count_from, exit_on_user_error
-from pipeline.evaluation.finished import read_finished
+from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.scoring.blanc import PYTHON, VARIANTS, Variant, blanc
+from pipeline.scoring.finished_evaluation import read_finished
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 on one that cannot be."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an invalid option."""
     parser = Parser(prog="metrics.py", description=__doc__)
     commands = parser.add_subparsers(dest="metric", required=True)
 
     def command(name: str, text: str, batch_size: int) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument(
-            "--evaluation", type=Path, required=True, help="evaluate.py's output; results go there"
+            "--evaluation",
+            type=Path,
+            required=True,
+            help="output folder of evaluate.py; results are written there",
         )
-        one.add_argument("--system", default="model", help="whose summaries (default model)")
-        one.add_argument("--model", type=Path, required=True, help="model folder of transformers")
+        one.add_argument("--system", default="model", help="system to score (default model)")
+        one.add_argument("--model", type=Path, required=True, help="model folder for transformers")
         one.add_argument(
             "--batch_size",
             type=count_from(1),
             default=batch_size,
-            help=f"texts read together (default {batch_size})",
+            help=f"texts per batch (default {batch_size})",
         )
         return one
 
-    one = command("bert_score", "summaries against references, by similar tokens", 64)
+    one = command("bert_score", "summaries against references, by token similarity", 64)
     one.add_argument(
-        "--layer", type=count_from(0), required=True, help="whose output: roberta-large 17, ..."
+        "--layer",
+        type=count_from(0),
+        required=True,
+        help="layer of the embeddings: roberta-large 17, ...",
     )
     one.add_argument(
-        "--baseline", type=Path, help="rescale by this file LAYER,P,R,F of the package"
+        "--baseline", type=Path, help="rescale with this baseline file of the package (LAYER,P,R,F)"
     )
-    one = command("blanc", "summaries against documents, by masked tokens guessed", 8)
+    one = command("blanc", "summaries against documents, by masked-token prediction", 8)
     one.add_argument(
         "--variant", choices=VARIANTS, default=Variant.variant, help="which BLANC (default help)"
     )
@@ -54,38 +58,42 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--gap",
         type=count_from(1),
         default=Variant.gap,
-        help="every so many tokens one is masked (default 2, its authors' advice; their paper: 6)",
+        help="mask every N-th token (default 2, as its authors advise; their paper: 6)",
     )
-    one.add_argument("--data", type=Path, help="the test set (default: where evaluate.py found it)")
+    one.add_argument("--data", type=Path, help="test set (default: the one that evaluate.py read)")
     one.add_argument(
-        "--python", type=Path, default=PYTHON, help="BLANC's interpreter (default: `make legacy`'s)"
+        "--python",
+        type=Path,
+        default=PYTHON,
+        help="Python that has BLANC (default: that of `make legacy`)",
     )
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Score and print; exits with status 2 on input that cannot be scored."""
-    with exit_on_user_error():
-        options = parse(arguments)
-        finished = read_finished(options.evaluation, options.system)
-        for remark in finished.remarks():
-            print(remark)
-        if options.metric == "blanc":
-            result = blanc(
-                finished,
-                finished.documents(options.data),
-                options.model,
-                Variant(variant=options.variant, gap=options.gap),
-                options.python,
-                options.batch_size,
-            )
-        else:  # imported late: it needs packages that BLANC does without
-            from pipeline.evaluation.bert_score import Scorer, bert_score, read_baseline
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score and print. Exit status: 0; 2 for input that cannot be scored."""
+    options = parse(arguments)
+    finished = read_finished(options.evaluation, options.system)
+    for remark in finished.remarks():
+        print(remark)
+    if options.metric == "blanc":
+        result = blanc(
+            finished,
+            finished.documents(options.data),
+            options.model,
+            Variant(variant=options.variant, gap=options.gap),
+            options.python,
+            options.batch_size,
+        )
+    else:  # imported late: needs packages that BLANC does not
+        from pipeline.scoring.bert_score import BertScorer, bert_score, read_baseline
 
-            baseline = options.baseline and read_baseline(options.baseline, options.layer)
-            scorer = Scorer(options.model, options.layer, options.batch_size)
-            result = bert_score(finished, scorer, baseline)
-        print(described(result))
+        baseline = options.baseline and read_baseline(options.baseline, options.layer)
+        scorer = BertScorer(options.model, options.layer, options.batch_size)
+        result = bert_score(finished, scorer, baseline)
+    print(described(result))
+    return 0
 
 
 def described(result: dict[str, Any]) -> str:
@@ -104,4 +112,4 @@ def described(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

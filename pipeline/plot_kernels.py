@@ -1,33 +1,32 @@
-"""Draw what the encoder's kernels look like: `python pipeline/plot_kernels.py CHECKPOINT`.
+"""Draw the convolution kernels of the encoder: `python pipeline/plot_kernels.py CHECKPOINT`.
 
-Leaves pictures, |kernel| of every layer as images of a pixel a value, and kernels.json.
+Writes pictures, |kernel| of every layer as images of one pixel per value, and kernels.json.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
 import io
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from pipeline.command_line import Parser
-from pipeline.evaluation.command_line import count_from, exit_on_user_error
-from pipeline.evaluation.kernel_figures import (
+from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.common.files import check_folder, replace_bytes, replace_text
+from pipeline.common.plot_style import save
+from pipeline.common.progress import progress
+from pipeline.kernels.figures import (
     FEWEST_LAGS,
     common_scale,
     figures,
     in_percent,
     magnitudes,
 )
-from pipeline.evaluation.kernels import (
+from pipeline.kernels.statistics import (
     DIRECTIONS,
     LONGEST,
     SHARE,
@@ -36,11 +35,7 @@ from pipeline.evaluation.kernels import (
     in_numbers,
     octaves,
 )
-from pipeline.files import check_folder, replace_bytes, replace_text
 from pipeline.model import load_model
-from pipeline.progress import progress
-
-DOTS_PER_INCH = 150
 
 
 def part_of_one(text: str) -> float:
@@ -54,8 +49,8 @@ def part_of_one(text: str) -> float:
     return share
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 on an option that cannot be."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an invalid option."""
     parser = Parser(prog="plot_kernels.py", description=__doc__)
     parser.add_argument(
         "checkpoint", type=Path, metavar="CHECKPOINT", help="kept checkpoint or model folder"
@@ -69,26 +64,26 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--lags", type=count_from(FEWEST_LAGS), default=2048,
-        help=f"lags that are drawn, at least {FEWEST_LAGS} (2048)",
+        help=f"lags drawn, at least {FEWEST_LAGS} (2048)",
     )  # fmt: skip
     parser.add_argument(
         "--share", type=part_of_one, default=SHARE,
-        help=f"part of |kernel|'s sum that lies within the effective length ({SHARE})",
+        help=f"share of |kernel|'s sum within the effective length ({SHARE})",
     )  # fmt: skip
     return parser.parse_args(arguments)
 
 
 def plot(options: argparse.Namespace) -> None:
-    """Write all pictures and the numbers.
+    """Write all pictures and kernels.json.
 
-    Raises ValueError for what is no model, or a dimension that it has not.
+    Raises ValueError where CHECKPOINT is not a model or lacks one of the dimensions.
     """
     check_folder(options.output)
     inside = options.checkpoint / "model"
     model = load_model(inside if inside.is_dir() else options.checkpoint)
     channels = model.config.d_model
     if beyond := [dimension for dimension in options.dimensions if dimension >= channels]:
-        raise ValueError(f"--dimensions {beyond[0]}: the model's are 0 to {channels - 1}")
+        raise ValueError(f"--dimensions {beyond[0]}: the model has dimensions 0 to {channels - 1}")
     blocks = list(model.encoder.blocks)
     layers = [
         examine(block.ssm, options.lags, options.share)
@@ -96,7 +91,7 @@ def plot(options: argparse.Namespace) -> None:
     ]
     (options.output / "images").mkdir(parents=True, exist_ok=True)
     for name, figure in figures(layers, options.dimensions):
-        replace_bytes(options.output / f"{name}.png", as_png(figure))
+        save(figure, options.output / f"{name}.png")
     write_images(layers, options.output / "images")
     found = {
         "checkpoint": str(options.checkpoint),
@@ -107,7 +102,7 @@ def plot(options: argparse.Namespace) -> None:
     }
     replace_text(options.output / "kernels.json", json.dumps(found) + "\n")
     print(overview(layers))
-    print(f"{options.output}/kernels.json, pictures beside it, images/ of a pixel a value")
+    print(f"{options.output}/kernels.json, pictures and images/ (one pixel per value) written")
 
 
 def write_images(layers: Sequence[LayerKernels], folder: Path) -> None:
@@ -120,13 +115,6 @@ def write_images(layers: Sequence[LayerKernels], folder: Path) -> None:
             imsave(content, pixels, format="png")
             name = f"layer{number:02d}_{direction}.png"
             replace_bytes(folder / name, content.getvalue())
-
-
-def as_png(figure: Figure) -> bytes:
-    """The picture's file, the same bytes for the same numbers."""
-    content = io.BytesIO()
-    figure.savefig(content, dpi=DOTS_PER_INCH, format="png", metadata={"Software": None})
-    return content.getvalue()
 
 
 def overview(layers: Sequence[LayerKernels]) -> str:
@@ -144,12 +132,12 @@ def overview(layers: Sequence[LayerKernels]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Exits with status 2, after one line, on input that cannot be drawn."""
-    options = parse(arguments)
-    with exit_on_user_error():
-        plot(options)
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2, after one line, for input that cannot be drawn."""
+    plot(parse(arguments))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,39 +1,43 @@
-"""Collect runs, evaluations and measurements into a page, report.md and report.html, with pictures.
+"""Make report.md, report.html and their pictures from runs, evaluations and measurements.
 
-`paper`: the paper's nine tables and its figures with ours. `demo`: what `make demo` made.
-`replica`: what replica.py made.
+`paper`: the paper's nine tables and its figures, with ours. `demo`: the results of `make demo`.
+`replica`: the results of replica.py.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from pipeline.command_line import Parser
-from pipeline.evaluation import demo_report, paper_report, replica_report
-from pipeline.evaluation.command_line import exit_on_user_error
+from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.common.files import check_folder
 from pipeline.evaluation.examples import Examples
-from pipeline.evaluation.material import Evaluation, Material, read_evaluation, read_measurements
-from pipeline.evaluation.paper import LOCOST, paper
-from pipeline.evaluation.runs import read_run
-from pipeline.files import check_folder
+from pipeline.reporting import demo as demo_report
+from pipeline.reporting import replica as replica_report
+from pipeline.reporting.evaluation_reader import letters_line, read_results
+from pipeline.reporting.measurements import read_measurements
+from pipeline.reporting.paper import report as paper_report
+from pipeline.reporting.paper.inputs import PaperInputs, SetEvaluation, read_set_evaluation
+from pipeline.reporting.paper.published import LOCOST, paper
+from pipeline.reporting.run_reader import read_run
+from pipeline.reporting.stage_times import read_stages
 from pipeline.shards import Dataset
 
 Named = tuple[str, str, Path]
-"""What a folder is of, which system's, and the folder."""
+"""A set or a number of tokens, a system, and the folder."""
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 on one that cannot be."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an invalid one."""
     parser = Parser(prog="report.py", description=__doc__)
     pages = parser.add_subparsers(dest="page", required=True)
-    page = pages.add_parser("paper", help="the paper's tables and figures, and how the runs went")
+    page = pages.add_parser(
+        "paper", help="the paper's tables and figures with ours, losses and cost"
+    )
     page.add_argument("--pretrain", type=Path, help="run folder of the pre-training")
     sets, systems = ", ".join(paper().sets), ", ".join(paper().systems)
     tokens = "TOKENS[:SYSTEM]=FOLDER"
@@ -43,9 +47,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             "evaluation", _of_set, "SET[:SYSTEM]=FOLDER",
             f"evaluate.py's outputs; the paper's sets are {sets}, its systems {systems}",
         ),
-        ("extrapolation", _of_tokens, tokens, "evaluations of arXiv read at so many tokens"),
-        ("context", _of_tokens, tokens, "evaluations of BookSum-Book, trained at so many tokens"),
-        ("data", _of_set, "SET=FOLDER", "shards, as many splits as there are"),
+        ("extrapolation", _of_tokens, tokens, "evaluations of arXiv that read TOKENS"),
+        ("context", _of_tokens, tokens, "evaluations of BookSum-Book, trained at TOKENS"),
+        ("data", _of_set, "SET=FOLDER", "dataset folders, any number of splits"),
     ):  # fmt: skip
         page.add_argument(
             f"--{name}",
@@ -59,25 +63,32 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     page.add_argument(
         "--systems", type=Path, nargs="+", default=[], help="systems.json of benchmark.py systems"
     )
+    page.add_argument(
+        "--missing",
+        nargs="+",
+        default=[],
+        metavar="STAGE",
+        help="what the page must say is missing; then it may have no results at all",
+    )
     page.add_argument("--output", type=Path, required=True, help="folder to write into")
-    page.add_argument("--dry_run", action="store_true", help="check what is there, then exit")
-    page = pages.add_parser("demo", help="the whole road in small; every argument is needed")
+    page.add_argument("--dry_run", action="store_true", help="check the inputs, then exit")
+    page = pages.add_parser("demo", help="the demo's report; every argument is required")
     for name, meaning in {
         "pretrain": "run folder of the pre-training",
         "finetune": "run folder of the fine-tuning that started from it",
         "scratch": "run folder of the fine-tuning that started from random weights",
-        "evaluation": "evaluate.py's output for the fine-tuned model and "
+        "evaluation": "evaluate.py's output for the fine-tuned model, with the systems "
         f"{', '.join(demo_report.OTHERS.values())}",
         "scratch_evaluation": "evaluate.py's output for the scratch model",
-        "data": "the test set that was evaluated, a dataset folder",
+        "data": "dataset folder of the test set that was evaluated",
         "stages": "JSON list of {name, seconds, command}",
         "output": "folder to write into",
     }.items():
         page.add_argument(f"--{name}", type=Path, required=True, help=meaning)
-    page = pages.add_parser("replica", help="small systems side by side; every argument is needed")
-    page.add_argument("--folder", type=Path, required=True, help="what replica.py made")
+    page = pages.add_parser("replica", help="the replica's report; every argument is required")
+    page.add_argument("--folder", type=Path, required=True, help="replica.py's output folder")
     page.add_argument("--systems", nargs="+", required=True, help="names of the systems")
-    page.add_argument("--seeds", type=int, nargs="+", required=True, help="their seeds")
+    page.add_argument("--seeds", type=count_from(0), nargs="+", required=True, help="their seeds")
     page.add_argument("--output", type=Path, required=True, help="folder to write into")
     return parser.parse_args(arguments)
 
@@ -106,7 +117,7 @@ def _of_tokens(text: str) -> Named:
 
 
 def _folders(option: str, named: list[Named]) -> dict[str, dict[str, Path]]:
-    """By set or tokens, then by system. Raises ValueError where one has two folders."""
+    """Folders by set or tokens, then by system; ValueError where one has two folders."""
     found: dict[str, dict[str, Path]] = {}
     for name, system, folder in named:
         if system in found.setdefault(name, {}):
@@ -116,7 +127,7 @@ def _folders(option: str, named: list[Named]) -> dict[str, dict[str, Path]]:
 
 
 def _of_locost(option: str, named: list[Named]) -> dict[str, Path]:
-    """Raises ValueError where a system is named, or a set twice."""
+    """LOCOST's folders by set; ValueError where a system is named, or a set twice."""
     folders = _folders(option, named)
     if other := next((s for systems in folders.values() for s in systems if s != LOCOST), None):
         raise ValueError(f"--{option} takes SET=FOLDER, without a system ({other})")
@@ -124,19 +135,19 @@ def _of_locost(option: str, named: list[Named]) -> dict[str, Path]:
 
 
 def _sweep(
-    option: str, named: list[Named], read: Callable[[Path, int], Evaluation]
-) -> dict[str, dict[int, Evaluation]]:
-    """By system, then by tokens."""
-    found: dict[str, dict[int, Evaluation]] = {}
+    option: str, named: list[Named], read: Callable[[Path, int], SetEvaluation]
+) -> dict[str, dict[int, SetEvaluation]]:
+    """Evaluations by system, then by tokens."""
+    found: dict[str, dict[int, SetEvaluation]] = {}
     for tokens, systems in _folders(option, named).items():
         for system, folder in systems.items():
             found.setdefault(system, {})[int(tokens)] = read(folder, int(tokens))
     return found
 
 
-def _read_at(folder: Path, tokens: int) -> Evaluation:
-    """An evaluation of arXiv that read at most so many tokens; ValueError on another."""
-    found = read_evaluation(folder, "arxiv")
+def _read_at(folder: Path, tokens: int) -> SetEvaluation:
+    """An evaluation of arXiv that read `tokens` source tokens; ValueError on another number."""
+    found = read_set_evaluation(folder, "arxiv")
     source = found.results["settings"]["decoding"].get("source_length")
     if isinstance(source, int) and source != tokens:
         raise ValueError(f"{folder} read {source} tokens, not {tokens}")
@@ -144,70 +155,76 @@ def _read_at(folder: Path, tokens: int) -> Evaluation:
 
 
 def write_paper_page(options: argparse.Namespace) -> str:
-    """What was done. Raises ValueError or OSError where a folder is not there or not finished."""
-    material = read_material(options)
-    evaluations = len(list(material.labelled()))
-    if not (material.runs or evaluations or material.measurements or material.manifests):
+    """The message to print. Raises ValueError or OSError where an input is missing or partial."""
+    inputs = read_paper_inputs(options)
+    evaluations = len(list(inputs.labelled()))
+    given = inputs.runs or evaluations or inputs.measurements or inputs.manifests
+    if not (given or inputs.missing):
         raise ValueError(
             "nothing to report: give --pretrain, --finetune, --evaluation, --extrapolation, "
             "--context, --systems or --data"
         )
     check_folder(options.output)
     if options.dry_run:
-        return f"ready: {len(material.runs)} training runs, {evaluations} evaluations"
-    paper_report.write_report(material, options.output)
-    return written(options.output)
+        return f"ready: {len(inputs.runs)} training runs, {evaluations} evaluations"
+    paper_report.write_report(inputs, options.output)
+    missing = f"; missing: {', '.join(inputs.missing)}" if inputs.missing else ""
+    return written(options.output) + missing
 
 
-def read_material(options: argparse.Namespace) -> Material:
-    """All that was named. Raises ValueError or OSError where a folder is not there or not whole."""
+def read_paper_inputs(options: argparse.Namespace) -> PaperInputs:
+    """All inputs named. Raises ValueError or OSError where one is missing or incomplete."""
     manifests: dict[str, list[dict]] = {}
     for name, _, folder in options.data:
         manifests.setdefault(name, []).append(Dataset(folder).manifest)
-    return Material(
+    return PaperInputs(
         pretrain=read_run(options.pretrain) if options.pretrain else None,
         finetune={
             name: read_run(folder)
             for name, folder in _of_locost("finetune", options.finetune).items()
         },
         evaluations={
-            name: {system: read_evaluation(folder, name) for system, folder in systems.items()}
+            name: {system: read_set_evaluation(folder, name) for system, folder in systems.items()}
             for name, systems in _folders("evaluation", options.evaluation).items()
         },
         extrapolation=_sweep("extrapolation", options.extrapolation, _read_at),
         contexts=_sweep(
-            "context", options.context, lambda folder, _: read_evaluation(folder, "booksum_book")
+            "context",
+            options.context,
+            lambda folder, _: read_set_evaluation(folder, "booksum_book"),
         ),
         measurements=read_measurements(options.systems) if options.systems else None,
         manifests=manifests,
+        missing=options.missing,
     )
 
 
 def write_demo_page(options: argparse.Namespace) -> str:
-    """What was done. Raises ValueError or OSError where a part is not there."""
-    read_evaluation = demo_report.read_evaluation
+    """The message to print. Raises ValueError or OSError where an input is missing."""
+    read_evaluation = demo_report.read_model_evaluation
     evaluation = read_evaluation(options.evaluation, demo_report.SYSTEMS)
-    material = demo_report.Material(
+    inputs = demo_report.DemoInputs(
         pretrain=read_run(options.pretrain),
         finetune=read_run(options.finetune),
         scratch=read_run(options.scratch),
         evaluation=evaluation,
         scratch_evaluation=read_evaluation(options.scratch_evaluation, ("model",)),
         documents=demo_report.read_documents(options.data, evaluation),
-        stages=demo_report.read_stages(options.stages),
+        stages=read_stages(options.stages),
     )
-    demo_report.write_report(material, options.output)
+    demo_report.write_report(inputs, options.output)
     return written(options.output)
 
 
 def write_replica_page(options: argparse.Namespace) -> str:
-    """What was done. Raises ValueError or OSError where a part is not there."""
+    """The message to print. Raises ValueError or OSError where an input is missing."""
     folder = options.folder
     runs = {(s, seed): folder / f"{s}-{seed}" for s in options.systems for seed in options.seeds}
     read_scores = replica_report.read_scores
-    lead = read_scores(next(iter(runs.values())) / "evaluation", replica_report.LEAD)
+    evaluation = next(iter(runs.values())) / "evaluation"
+    lead = read_scores(evaluation, replica_report.LEAD)
     whole = Examples(Dataset(folder / "shards" / "test"), source_length=0, limit=len(lead))
-    material = replica_report.Material(
+    inputs = replica_report.ReplicaInputs(
         scores={
             system: {
                 name: [read_scores(runs[system, seed] / "evaluation", name)
@@ -217,34 +234,32 @@ def write_replica_page(options: argparse.Namespace) -> str:
             for system in options.systems
         },
         lead=lead,
+        letters=letters_line(read_results(evaluation, (replica_report.LEAD,))),
         lengths=np.array([len(whole[index].source) for index in range(len(whole))]),
         runs={
             **{f"{s}, pre-training": read_run(folder / f"{s}-pretrain") for s in options.systems},
             **{f"{s}, seed {seed}": read_run(run / "finetune") for (s, seed), run in runs.items()},
         },
         measurements=read_measurements([folder / "measurements" / "systems.json"]),
-        stages=demo_report.read_stages(folder / "stages.json"),
+        stages=read_stages(folder / "stages.json"),
     )  # fmt: skip
-    replica_report.write_report(material, options.output)
+    replica_report.write_report(inputs, options.output)
     return written(options.output)
 
 
 def written(output: Path) -> str:
-    """What is in the output folder now."""
+    """The message that names the files written."""
     return f"{output / 'report.md'} and {output / 'report.html'} written"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write the report; exits with status 2, after one line, when a part of it is not there."""
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the report. Exit status: 0; 2, after one line, when a part of it is missing."""
     options = parse(arguments)
-    with exit_on_user_error():
-        pages = {
-            "paper": write_paper_page,
-            "demo": write_demo_page,
-            "replica": write_replica_page,
-        }
-        print(pages[options.page](options))
+    pages = {"paper": write_paper_page, "demo": write_demo_page, "replica": write_replica_page}
+    print(pages[options.page](options))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

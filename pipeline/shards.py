@@ -1,17 +1,17 @@
-"""The record and the manifest: the one place that knows how samples lie on disk.
+"""Samples and manifest: the one module that knows the format of a dataset on disk.
 
 A dataset folder holds `manifest.json`, `tokenizer.model` and shards. A shard is a WebDataset tar
 of one member `<key>.mp` a sample (msgpack: `source` and `target` as little-endian ids, then the
-metadata) and a `.npy` beside it, an uncompressed array of INDEX rows that says where each payload
-lies, so that any sample is one read at its offset. Everything is written under a temporary name
-and renamed; the manifest comes last, so a folder with a manifest is complete.
+metadata) and a `.npy` next to it, an uncompressed array of INDEX rows with the offset and size of
+each payload, so that any sample is one read. Everything is written under a temporary name and
+renamed; the manifest comes last, so a folder with a manifest is complete.
 """
 
 import hashlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from pipeline.files import flush_to_disk, replace_json, temporary_name
+from pipeline.common.files import flush_to_disk, replace_json, temporary_name
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 OPEN_SHARDS = 16  # shards kept open at once by one process
+CHUNK = 2**20  # bytes of a file that are read from beginning to end at once
 INDEX = np.dtype(
     [("offset", "<u8"), ("size", "<u4"), ("source_length", "<u4"), ("target_length", "<u4")]
 )
@@ -46,6 +47,8 @@ FIELDS: dict[str, type] = {
 }
 
 Opened = TypeVar("Opened")
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""As `map`: results in the order of the arguments."""
 
 
 class DamagedData(ValueError):
@@ -111,10 +114,10 @@ def write_shard(
 ) -> dict[str, Any]:
     """Write `<path>.tar` and `<path>.npy` from (key, sample) pairs, possibly none.
 
-    The bytes depend on the samples alone. Returns the shard's manifest entry. Raises ValueError on
-    a key with a dot or a slash, which WebDataset would take apart.
+    The bytes depend only on the samples. Returns the shard's manifest entry. Raises ValueError on
+    a key with a dot or a slash, which WebDataset would split.
     """
-    import webdataset  # to write only: readers need neither it nor what it imports
+    import webdataset  # only for writing: readers do not need it
 
     tar = Path(f"{path}.tar")
     index = Path(f"{path}.npy")
@@ -154,20 +157,28 @@ def write_shard(
 
 
 def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
-    """Check a manifest and write it; after this the folder counts as complete."""
+    """Check a manifest and write it; the folder is then complete."""
     path = Path(folder) / MANIFEST
     check_manifest(manifest, path)
     replace_json(path, manifest)
 
 
+def unknown_share(manifest: dict[str, Any]) -> float | None:
+    """Share of the samples' characters that the tokenizer lacks; None where it was not counted."""
+    counts = manifest["counts"]
+    if not {"characters", "unknown_characters"} <= counts.keys():
+        return None
+    return counts["unknown_characters"] / max(counts["characters"], 1)
+
+
 def check_manifest(manifest: dict[str, Any], path: Path) -> None:
-    """Raise ValueError, naming `path` and the field, unless this is a manifest we can read."""
+    """Raise ValueError, naming `path` and the field, unless the manifest is valid."""
     if not isinstance(manifest, dict):
-        raise ValueError(f"{path} does not hold a manifest's fields by name; {REDO}")
+        raise ValueError(f"{path} is not a JSON object with the fields of a manifest; {REDO}")
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {version}, this code reads {FORMAT_VERSION}; "
+            f"{path} has format version {version}, expected {FORMAT_VERSION}; "
             "preprocess the data again"
         )
     for name, kind in FIELDS.items():
@@ -181,17 +192,25 @@ def check_manifest(manifest: dict[str, Any], path: Path) -> None:
         )
     if not {"file", "sha256", "vocab_size"} <= manifest["tokenizer"].keys():
         raise ValueError(f"{path}: tokenizer needs file, sha256 and vocab_size")
+    _check_name(manifest["tokenizer"]["file"], "tokenizer file", path)
     wanted = Shard.__dataclass_fields__.keys()
     for position, shard in enumerate(manifest["shards"]):
         if not isinstance(shard, dict) or shard.keys() != wanted:
             raise ValueError(f"{path}: shard {position} needs exactly {', '.join(wanted)}")
+        _check_name(shard["name"], f"name of shard {position}", path)
+
+
+def _check_name(name: object, what: str, path: Path) -> None:
+    """Raise ValueError unless a manifest's name stays within its folder."""
+    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name == "..":
+        raise ValueError(f"{path}: {what} is {name!r}, expected the name of a file in its folder")
 
 
 class ShardFile:
-    """A file open for reading at any offset, closed once nobody refers to it.
+    """A file open for reading at any offset, closed when garbage collected.
 
-    It is read rather than mapped: what is read does not count as this process's memory, and a file
-    cut short meanwhile is an error, not a fatal signal.
+    Read rather than memory-mapped: pages do not count as this process's memory, and a file that is
+    truncated meanwhile raises an error instead of a fatal signal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,7 +218,7 @@ class ShardFile:
         weakref.finalize(self, os.close, self.descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` on; ValueError where the file ends before."""
+        """`size` bytes from `offset`. Raises ValueError if the file ends before."""
         content = os.pread(self.descriptor, size, offset)
         if len(content) != size:
             raise ValueError(f"{len(content)} of {size} bytes there")
@@ -207,11 +226,11 @@ class ShardFile:
 
 
 class Dataset:
-    """A complete dataset folder, read at random; shards are opened when first asked for.
+    """A complete dataset folder with random access; shards are opened on first use.
 
-    Raises ValueError if the folder is missing or unfinished, its format is another, its tokenizer
-    is not the one its ids were made with, or (when first read) a shard is missing or cut short.
-    Shards lying whole in the folder `copies` are read there.
+    Raises ValueError if the folder is missing or incomplete, has another format or another
+    tokenizer than its ids were made with, or (on first read) a shard is missing or truncated.
+    Shards that are complete in the folder `copies` are read from there.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -224,11 +243,11 @@ class Dataset:
                 "`python -m preprocessing.finetune` makes one (--output)"
             )
         if not manifest_path.is_file() and not (self.path / ".items").is_dir():
-            raise ValueError(f"{self.path} is no dataset folder: it has no {MANIFEST}")
+            raise ValueError(f"{self.path} is not a dataset folder: it has no {MANIFEST}")
         if not manifest_path.is_file():
             raise ValueError(
-                f"{self.path} has no {MANIFEST}, so it is not complete; run the command "
-                "that was filling it (`python -m preprocessing.pretrain` or `.finetune` with "
+                f"{self.path} is incomplete: it has no {MANIFEST}; run the command that was "
+                "filling it (`python -m preprocessing.pretrain` or `.finetune` with "
                 f"--output {self.path}) again, it does only what is missing"
             )
         try:
@@ -243,12 +262,12 @@ class Dataset:
         canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":"))
         self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
         self._ends = np.cumsum([shard.samples for shard in self.shards], dtype=np.int64)
-        # What is evicted is closed once nobody holds it.
+        # Evicted files are closed when no longer referenced.
         self._tar = lru_cache(OPEN_SHARDS)(self._open_tar)
         self._index = lru_cache(OPEN_SHARDS)(self._open_index)
 
     def __reduce__(self) -> tuple[type["Dataset"], tuple[Path]]:
-        return Dataset, (self.path,)  # another process opens its own files
+        return Dataset, (self.path,)  # every process opens its own files
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self.shards else 0
@@ -259,22 +278,26 @@ class Dataset:
         return self.read(shard, int(entry["offset"]), int(entry["size"]))
 
     def locate(self, i: int) -> tuple[int, int]:
-        """(shard, row in it) of sample i, counted over all shards in the manifest's order."""
+        """(shard, row in it) of sample i, counted over all shards in the order of the manifest."""
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of {len(self)} in {self.path}")
         shard = int(np.searchsorted(self._ends, i, side="right"))
         return shard, i - int(self._ends[shard]) + self.shards[shard].samples
 
-    def rows(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The shard (N,) and the INDEX row (N,) of each of N samples, as `locate` counts them."""
+    def rows(self, samples: np.ndarray, each: Each = map) -> tuple[np.ndarray, np.ndarray]:
+        """The shard (N,) and the INDEX row (N,) of each of N samples, numbered as in `locate`.
+
+        `each` opens the shards' indices: one after another, or several at once.
+        """
         if len(samples) and not 0 <= samples.min() <= samples.max() < len(self):
             raise IndexError(f"samples {samples.min()} to {samples.max()} of {len(self)}")
         shards = np.searchsorted(self._ends, samples, side="right")
         rows = np.empty(len(samples), INDEX)
-        for shard in np.unique(shards).tolist():
+        numbers = np.unique(shards).tolist()
+        for shard, index in zip(numbers, each(self.index, numbers), strict=True):
             chosen = shards == shard
             start = self._ends[shard] - self.shards[shard].samples
-            rows[chosen] = self.index(shard)[samples[chosen] - start]
+            rows[chosen] = index[samples[chosen] - start]
         return shards, rows
 
     def index(self, shard: int) -> np.ndarray:
@@ -282,7 +305,7 @@ class Dataset:
         return self._opened(self._index, shard, ".npy")
 
     def read(self, shard: int, offset: int, size: int) -> Sample:
-        """The sample whose payload lies at `offset` (bytes) of a shard's tar, `size` bytes long."""
+        """The sample whose payload is `size` bytes at `offset` of a shard's tar."""
         tar = self._opened(self._tar, shard, ".tar")
         try:
             return decode_sample(tar.read(offset, size), self.id_dtype)
@@ -291,22 +314,16 @@ class Dataset:
                 f"{self.path / self.shards[shard].name}.tar is damaged at byte {offset}: {error!r}"
             ) from None
 
-    def read_ahead(self, shard: int) -> None:
-        """Ask the system to read a shard from beginning to end, so that it lies in memory."""
-        for suffix in (".npy", ".tar"):
-            file = ShardFile(self.path / (self.shards[shard].name + suffix))
-            os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-
     def check_files(self) -> None:
-        """Look at every shard's files; ValueError names the first that is missing or cut short."""
+        """Check all shards' files. Raises ValueError for the first missing or truncated one."""
         for shard in range(len(self.shards)):
             self._whole_tar(self.path, shard)
             self._shard_file(self.path, shard, ".npy")
 
     def _opened(self, open_in: Callable[[Path, int], Opened], shard: int, suffix: str) -> Opened:
-        """The shard's copy, where there is one that is whole, else the original."""
+        """The shard's copy if there is a complete one, else the original."""
         if self.copies and (self.copies / (self.shards[shard].name + suffix)).exists():
-            with suppress(ValueError, OSError):  # removed or cut short: the original is there
+            with suppress(ValueError, OSError):  # removed or truncated: use the original
                 return open_in(self.copies, shard)
         return open_in(self.path, shard)
 
@@ -322,6 +339,8 @@ class Dataset:
 
     def _open_index(self, folder: Path, shard: int) -> np.ndarray:
         path = self._shard_file(folder, shard, ".npy")
+        for _ in chunks(path):  # into the page cache: a page fault waits for one page at a time
+            pass
         try:
             rows = np.load(path, mmap_mode="r")
         except (ValueError, EOFError) as error:
@@ -329,14 +348,14 @@ class Dataset:
         expected = self.shards[shard].samples
         if rows.dtype != INDEX or rows.shape != (expected,):
             raise DamagedData(
-                f"{path} does not hold the {expected} rows its manifest speaks of; {REDO}"
+                f"{path} does not hold the {expected} rows that its manifest names; {REDO}"
             )
         return rows.view(np.ndarray)
 
     def _shard_file(self, folder: Path, shard: int, suffix: str) -> Path:
         path = folder / (self.shards[shard].name + suffix)
         if not path.is_file():
-            raise DamagedData(f"{path} is missing, its manifest names it; {REDO}")
+            raise DamagedData(f"{path} is missing although its manifest names it; {REDO}")
         return path
 
     def _check_tokenizer(self) -> None:
@@ -347,14 +366,22 @@ class Dataset:
         if found != expected:
             raise ValueError(
                 f"{self.tokenizer_path} has sha256 {found}, the shards were made with {expected}; "
-                "put back that tokenizer or preprocess again"
+                "restore that tokenizer or preprocess again"
             )
 
 
 def file_sha256(path: Path) -> str:
     """The hex digest of a file of any size."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
+    for chunk in chunks(path):
+        digest.update(chunk)
     return digest.hexdigest()
+
+
+def chunks(path: Path) -> Iterator[memoryview]:
+    """A file from beginning to end, CHUNK bytes at a time, each in the buffer of the one before."""
+    buffer = memoryview(bytearray(CHUNK))
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the read-ahead
+        while size := file.readinto(buffer):
+            yield buffer[:size]

@@ -1,42 +1,49 @@
-"""Summarise any text: `python pipeline/summarize.py --checkpoint DIR FILE...` (- reads stdin).
+"""Summarise any text: `python pipeline/summarize.py --checkpoint DIR FILE...`, or piped into it.
 
-The whole text is read, however long, unless --source_length says otherwise. Summaries go to
-standard output, what was read, the progress, time and memory to standard error. Exit status 2: a
-text could not be summarised; all others were.
+Plain text, HTML and EPUB, read whole, however long, unless --source_length says otherwise.
+Summaries go to standard output, or to files in --output_dir; encoding, progress, time and memory to
+standard error. Exit status 2: at least one text could not be summarised; all others were.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import argparse
+import io
+import json
 import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
-from pipeline.benchmarking.meter import device_name
-from pipeline.command_line import Parser, described
-from pipeline.evaluation.command_line import (
-    add_strategy_options,
+from pipeline.common.command_line import (
+    Parser,
+    described,
     exit_on_user_error,
     gibibytes,
+    program,
+    shown,
     source_length,
-    take_strategy,
 )
-from pipeline.evaluation.decode import PRECISIONS, load
-from pipeline.evaluation.summarizer import Record, Summarizer
-from pipeline.evaluation.texts import text_files
-from pipeline.files import replace_json
+from pipeline.common.files import check_folder, replace_json, replace_text
+from pipeline.distributed.device import device_name
+from pipeline.inference.decode import PRECISIONS, load
+from pipeline.inference.options import add_strategy_options, take_strategy
+from pipeline.inference.summarizer import Record, Summarizer
+from pipeline.inference.texts import STANDARD_INPUT, SUFFIXES, text_files
 from pipeline.model import Locost
 from pipeline.tokenizer import Tokenizer
 
+SKIPPED_SHOWN = 5
+"""Skipped files of a folder that are named."""
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 on an option that cannot be."""
-    parser = Parser(prog="summarize.py", description=__doc__)
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 on an invalid option."""
+    parser = Parser(prog=program("summarize.py"), description=__doc__)
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="kept checkpoint (RUN/best) or model folder"
     )
@@ -44,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--source_length",
         type=source_length,
         default=0,
-        help="longest source, in tokens with EOS; 0: the whole text (default)",
+        help="maximum source length in tokens with EOS; 0: the whole text (default)",
     )
     parser.add_argument(
         "--precision",
@@ -55,32 +62,51 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max_memory",
         type=gibibytes,
-        help="most GiB to hold at any time, the program and its model included; on a GPU, of its "
-        "memory (default: all that is available, half of it for cross-attention's cache)",
+        help="peak memory in GiB, program and model included; on a GPU, of its memory (default: "
+        "all that is available, half of it for the cross-attention cache)",
     )
     parser.add_argument(
         "--encoding",
         type=text_encoding,
-        help="encoding of all texts (default: by byte order mark, UTF-8, what a Gutenberg header "
-        "says, cp1252; the one taken is shown)",
+        help="encoding of all texts (default: detected from byte order mark, UTF-8, Gutenberg "
+        "header, else cp1252; shown for each text)",
     )
     parser.add_argument(
         "--strip_gutenberg",
         action="store_true",
-        help="leave out Project Gutenberg's header and footer",
+        help="remove Project Gutenberg's header and footer",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write summaries and figures to this file"
     )
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        metavar="DIR",
+        help="write each summary to DIR/NAME.summary.txt instead of standard output; below a given "
+        "folder, NAME is the path within it",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="print errors only, no progress and no figures"
+    )
     add_strategy_options(parser)
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="text; a folder: its .txt files; - standard input"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="plain text, HTML or EPUB; a folder: all such files in and below it; - or none: "
+        "standard input",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.files:
+        if sys.stdin.isatty():
+            parser.error("no FILE given, and nothing is piped in")
+        options.files = [STANDARD_INPUT]
+    return options
 
 
 def text_encoding(name: str) -> str:
-    """A name by which Python knows an encoding of text."""
+    """The name of a text encoding that Python knows."""
     try:
         "".encode(name)
     except LookupError:
@@ -89,10 +115,10 @@ def text_encoding(name: str) -> str:
 
 
 def run(options: argparse.Namespace) -> bool:
-    """Print the summary of each text, after its name where there are several; whether all have one.
+    """Print the summary of each text, after its name if there are several; False if any failed.
 
-    A text that cannot be summarised is a line of its own, and the others go on. Raises ValueError
-    or OSError for settings by which none can be.
+    A text that cannot be summarised is reported in one line and skipped. Raises ValueError or
+    OSError for settings with which no text can be summarised.
     """
     strategy = take_strategy(vars(options))
     if options.json is not None:
@@ -108,19 +134,27 @@ def run(options: argparse.Namespace) -> bool:
         model, tokenizer, device, strategy, options.precision, options.source_length,
         options.max_memory, options.encoding, options.strip_gutenberg,
     )  # fmt: skip
-    names = [name for given in options.files for name in text_files(given)]
+    texts = find_texts(options.files, options.quiet)
+    places = summary_files(options.output_dir, texts) if options.output_dir else {}
+    for name in earlier_summaries(options.files, texts, places):
+        del texts[name]
     records: list[Record] = []
-    for name in names:
+    for name in texts:
         try:
-            record = summarizer.summarize(name)
+            with redirect_stderr(io.StringIO() if options.quiet else sys.stderr):
+                record = summarizer.summarize(name)
+            if place := places.get(name):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                replace_text(place, record["summary"] + "\n")
         except (ValueError, OSError) as error:
             record = {"file": name, "error": described(error)}
             print(f"error: {record['error']}", file=sys.stderr, flush=True)
         else:
-            shown = record["summary"]
-            print(f"{name}\n{shown}\n" if len(names) > 1 else shown, flush=True)
+            if not places:
+                title = f"{shown(name)}\n" if len(texts) > 1 else ""
+                print(f"{title}{record['summary']}\n" + "\n" * bool(title), end="", flush=True)
         records.append(record)
-        if options.json is not None:  # what is done stays, whatever comes
+        if options.json is not None:  # finished summaries survive a later failure
             settings = {
                 "checkpoint": str(options.checkpoint), "device": device_name(device),
                 "precision": options.precision, "strategy": asdict(strategy),
@@ -129,20 +163,89 @@ def run(options: argparse.Namespace) -> bool:
     return all("summary" in record for record in records)
 
 
+def find_texts(given: Sequence[str], quiet: bool) -> dict[str, Path]:
+    """{name: its path below the given folder, or its file name}; says which files are skipped."""
+    texts = {}
+    for one in given:
+        names, skipped = text_files(one)
+        if skipped and not quiet:
+            some = ", ".join(shown(Path(name).name) for name in skipped[:SKIPPED_SHOWN])
+            more = ", ..." if len(skipped) > SKIPPED_SHOWN else ""
+            kinds = ", ".join(SUFFIXES)
+            print(
+                f"{shown(one)}: {len(skipped)} files skipped, which are not {kinds}: {some}{more}",
+                file=sys.stderr,
+            )
+        for name in names:
+            inside = name != one
+            texts[name] = Path(name).relative_to(one) if inside else Path(Path(name).name)
+    return texts
+
+
+def summary_files(folder: Path, texts: Mapping[str, Path]) -> dict[str, Path]:
+    """{name of a text: the file of its summary}; ValueError where two would be the same file."""
+    check_folder(folder, "--output_dir")
+    places: dict[Path, str] = {}
+    for name, path in texts.items():
+        path = Path("stdin") if name == STANDARD_INPUT else path
+        place = folder / path.with_name(f"{path.name}.summary.txt")
+        if place in places:
+            raise ValueError(
+                f"--output_dir {folder}: {shown(places[place])} and {shown(name)} would both "
+                f"be summarised to {shown(place.name)}; run them apart, or give their folder"
+            )
+        places[place] = name
+    return {name: place for place, name in places.items()}
+
+
+def earlier_summaries(
+    given: Sequence[str], texts: Mapping[str, Path], places: Mapping[str, Path]
+) -> list[str]:
+    """The texts of given folders that are files of other texts' summaries: of an earlier run.
+
+    Raises ValueError where such a file was itself given: it would be overwritten.
+    """
+    owners = {place.resolve(): name for name, place in places.items()}
+    found = []
+    for name in texts:
+        if name == STANDARD_INPUT or (owner := owners.get(Path(name).resolve())) is None:
+            continue
+        if name in given:
+            raise ValueError(
+                f"{shown(name)} would be overwritten by the summary of {shown(owner)}; leave it "
+                "out, or choose another --output_dir"
+            )
+        found.append(name)
+    return found
+
+
 def check_file(path: Path) -> None:
-    """Raises ValueError unless the file can be written."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+    """Raise ValueError unless the file can be written, and is absent or of an earlier run."""
+    special = path.exists() and not path.is_file()
+    if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ValueError(f"--json {path}: cannot be written; give a file in a folder that exists")
+    if path.exists() and not _has_results(path):
+        raise ValueError(
+            f"--json {shown(path)}: holds something else than this command's results; give a name "
+            "that is free (the option takes the file that is written, texts come after it)"
+        )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Exits with status 2, after a line each, on texts or a checkpoint that cannot be read."""
-    options = parse(arguments)
-    with exit_on_user_error():
-        done = run(options)
-    if not done:
-        sys.exit(2)
+def _has_results(path: Path) -> bool:
+    """Whether a file is empty or what `--json` writes."""
+    content = path.read_bytes()
+    try:
+        value = json.loads(content or '{"texts": []}')
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "texts" in value
+
+
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 2, after one line each, for texts or a checkpoint that cannot be read."""
+    return 0 if run(parse(arguments)) else 2
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,54 +1,67 @@
-"""Pre-train or fine-tune: `deepspeed pipeline/train.py --config RECIPE --data.train DIR ...`."""
+"""Pre-train or fine-tune: `deepspeed pipeline/train.py --config RECIPE --data.train DIR ...`.
 
-import sys
-from pathlib import Path
+Installed: `locost-train ...` in one process, `deepspeed --module pipeline.train ...` in several.
+"""
 
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
+if not __package__:
+    import _start  # noqa: F401
 import os
+import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 
 import torch
 
-from pipeline import distributed
+from pipeline.common.command_line import exit_on_user_error
 from pipeline.config import parse
-from pipeline.launch import host_name, place_from_environment
+from pipeline.distributed import world as distributed
+from pipeline.distributed.launcher_environment import host_name, place_from_environment
+from pipeline.distributed.world import RunFailed
 from pipeline.shards import DamagedData
-from pipeline.training.health import RunFailed
+
+if TYPE_CHECKING:
+    from pipeline.training.callbacks.base import Callback
 
 
-def main(arguments: list[str]) -> int:
-    """Exit status: 0 finished, 85 to be continued, 2 a setting or file is wrong, else failed.
+def main(arguments: Sequence[str] | None = None, callbacks: Sequence["Callback"] = ()) -> int:
+    """Exit status: 0 finished, 85 stopped and saved, 2 a setting or file is wrong, else failed.
 
-    1 with the reason in a line, 70 where a process did not come or does not move.
+    1 with the reason in a line, 70 where a process did not join or makes no progress. `callbacks`
+    are added to the trainer's own.
     """
-    is_main = os.environ.get("RANK", "0") == "0"
-    try:
+    with exit_on_user_error():
         is_main = place_from_environment(os.environ)[0] == 0
-        config, dry_run = parse(arguments)
-        world = distributed.start()
-        from pipeline.training import trainer  # imports DeepSpeed: only once the settings are right
+    with exit_on_user_error(speaks=is_main):  # on all processes alike
+        config, check = parse(sys.argv[1:] if arguments is None else arguments)
+        if check and not check.inputs:
+            from pipeline.training.deepspeed_config import deepspeed_settings
 
-        prepared = trainer.prepare(config, world)
-    except distributed.JoinFailed as error:  # into every process's log
-        print(f"error: {error}", file=sys.stderr)
-        return distributed.HANGS
-    except (ValueError, OSError) as error:  # on all processes alike
-        if is_main:
+            deepspeed_settings(config, check.processes or 1)
+            if is_main:
+                print("ready: the arguments are valid")
+            return 0
+        try:
+            world = distributed.start()
+        except distributed.JoinFailed as error:  # into every process's log
             print(f"error: {error}", file=sys.stderr)
-        return 2
-    if dry_run:
+            return distributed.HANGS
+        # They import DeepSpeed: after the settings' checks.
+        from pipeline.training.prepare import prepare
+        from pipeline.training.trainer import train
+
+        prepared = prepare(config, world, check)
+    if check:
         if is_main:
             print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples")
         prepared.checkpoints.leave_no_trace()
         return 0
     here = f"rank {world.rank} on {host_name()}"
     try:
-        status = trainer.train(config, prepared, world)
+        status = train(config, prepared, world, callbacks)
     except RunFailed as error:  # on all processes alike
         if is_main:
             print(f"error: {error}", file=sys.stderr)
@@ -64,7 +77,7 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    except Exception as error:  # the interpreter's own end could wait for the other processes
+    except Exception as error:  # the interpreter's own exit could wait for the other processes
         traceback.print_exc()
         print(f"error: {here}: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return 1
@@ -77,10 +90,20 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    # All is written and closed, and the interpreter's own end is left out: twice a finished run
-    # started again ended with SIGABRT, cause unknown, which a queue would take for a failure.
+def run() -> NoReturn:
+    """`main`, then the end of the process without the interpreter's own exit.
+
+    All is written and closed by then; twice a finished run that was started again died of SIGABRT
+    in the interpreter's exit, cause unknown, which a queue would take for a failure.
+    """
+    try:
+        status = main()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,1 +1,1 @@
-"""Raw text to shards: CPU only, needs neither torch nor DeepSpeed."""
+"""Raw text to shards, on CPUs, without torch or DeepSpeed."""

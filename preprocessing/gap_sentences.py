@@ -1,8 +1,9 @@
-"""Gap-sentence generation: which sentences of a document become its pseudo-summary.
+"""Gap-sentence generation: selects the sentences of a document that become its pseudo-summary.
 
 PEGASUS (Zhang et al. 2020, section 3.1.1) scores sentences by ROUGE-1 against the rest of the
-document. LOCOST (section 4.1) pre-trains on that choice without a mask token; that it scores each
-sentence on its own, counts repeated words and takes F1 is our reading, so the others are here too.
+document. LOCOST (section 4.1) pre-trains on this selection without a mask token. It does not state
+the variant: scoring each sentence independently, counting repeated words and F1 are our reading;
+the other variants are available as options.
 """
 
 import hashlib
@@ -14,61 +15,44 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
+from pipeline.common.words import STOPWORDS, Words, rouge_words
+
 STRATEGIES = ("ind-orig", "ind-uniq", "seq-orig", "seq-uniq", "lead", "random")
 METRICS = ("f1", "precision", "recall")
 RATIO = 0.2
 
-# What is no letter or digit of rouge-score separates words.
-SEPARATED = bytes(i if chr(i) in "abcdefghijklmnopqrstuvwxyz0123456789" else 32 for i in range(256))
-
-# NLTK's English list in its form of 127 words (gist.github.com/sebleier/554280), the one that
-# LongT5's pre-training code names.
-STOPWORDS = frozenset(
-    b"""
-    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she
-    her hers herself it its itself they them their theirs themselves what which who whom this that
-    these those am is are was were be been being have has had having do does did doing a an the and
-    but if or because as until while of at by for with about against between into through during
-    before after above below to from up down in out on off over under again further then once here
-    there when where why how all any both each few more most other some such no nor not only own
-    same so than too very s t can will just don should now
-    """.split()
-)
-
-Words = list[bytes]
-
 
 @dataclass(frozen=True)
 class GapSentences:
-    """How a document's gap sentences are chosen. Raises ValueError on options that do not fit."""
+    """Options of the selection. Raises ValueError on values out of range or without effect."""
 
     strategy: str = "ind-orig"
-    """Ind: the sentences with the best scores, each against all others; Seq: one after the other,
-    the one that makes the chosen together score best against the rest; Orig counts repeated words,
+    """Ind: the sentences with the best scores, each against all others; Seq: greedily, the sentence
+    with which all selected ones together score best against the rest; Orig counts repeated words,
     Uniq does not; lead: the first sentences; random: any."""
 
     metric: str = "f1"
-    """ROUGE-1 F1, precision (shared words per word chosen) or recall (per word of the rest)."""
+    """ROUGE-1 F1, precision (shared words per selected word) or recall (per word of the rest)."""
 
     ratio: float = RATIO
-    """Share of the sentences to choose, rounded down."""
+    """Share of the sentences to select, rounded down."""
 
     ratio_range: tuple[float, float] | None = None
-    """Lowest and highest share: each document's ratio is drawn between them, in place of `ratio`.
+    """Minimum and maximum share: each document's ratio is drawn between them, instead of `ratio`.
     PEGASUS (mixed & stochastic): 0.15 to 0.45."""
 
     stemming: bool = False
     """Compare Porter stems, as rouge-score does with use_stemmer."""
 
     stopwords: bool = False
-    """Leave STOPWORDS out of all counts."""
+    """Ignore STOPWORDS in all counts."""
 
     noise: float = 0.0
     """Each score is multiplied by a number drawn between 1 - noise and 1 + noise (Ind only).
     PEGASUS (mixed & stochastic): 0.2."""
 
     minimum_sentences: int = 0
-    """1: a document of two sentences or more gives at least one, as PEGASUS's code has it."""
+    """1: select at least one of two or more sentences, as PEGASUS's code does."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -84,12 +68,12 @@ class GapSentences:
         if self.ratio_range is not None:
             if len(self.ratio_range) != 2 or not 0 < self.ratio_range[0] < self.ratio_range[1] < 1:
                 raise ValueError(
-                    f"--ratio_range is {' '.join(map(str, self.ratio_range))}, expected a lowest "
-                    "and a highest share between 0 and 1, as 0.15 0.45"
+                    f"--ratio_range is {' '.join(map(str, self.ratio_range))}, expected a minimum "
+                    "and a maximum share between 0 and 1, such as 0.15 0.45"
                 )
             if self.ratio != RATIO:
                 raise ValueError(
-                    f"--ratio {self.ratio} and --ratio_range exclude each other; leave one out"
+                    f"--ratio {self.ratio} and --ratio_range exclude each other; give only one"
                 )
         if not 0 <= self.noise <= 1:
             raise ValueError(f"--noise is {self.noise}, expected a share of the score, 0 to 1")
@@ -106,23 +90,23 @@ class GapSentences:
             idle += [name for name in ("stemming", "stopwords") if getattr(self, name)]
         if idle:
             raise ValueError(
-                f"--{idle[0]} has no effect with --strategy {self.strategy}; leave it out or "
-                "take --strategy ind-orig"
+                f"--{idle[0]} has no effect with --strategy {self.strategy}; omit it or use "
+                "--strategy ind-orig"
             )
 
     @property
     def is_random(self) -> bool:
-        """Whether `select` needs a draw."""
+        """Whether `select` needs random numbers."""
         return self.strategy == "random" or self.noise > 0 or self.ratio_range is not None
 
     def select(self, sentences: list[str], draw: random.Random | None = None) -> list[int]:
-        """Indices, ascending, of a document's gap sentences; equal scores go to the earlier one.
+        """Indices, ascending, of a document's gap sentences; of equal scores, the earlier one.
 
-        At least one sentence always remains. Raises ValueError if the choice is random and there
-        is no `draw` (see `document_draw`).
+        At least one sentence always remains. Raises ValueError if the selection is random and
+        `draw` is missing (see `document_draw`).
         """
         if self.is_random and draw is None:
-            raise ValueError("these options choose at random: pass select a draw")
+            raise ValueError("these options select at random; pass `draw`")
         count = self._count(len(sentences), draw)
         if count == 0 or self.strategy == "lead":
             return list(range(count))
@@ -138,8 +122,8 @@ class GapSentences:
     def scores(self, sentences: list[str]) -> list[float]:
         """Each sentence's ROUGE-1 `metric` against all the others together, without noise.
 
-        Precision and recall are rouge-score's own floats. F1 is 2 overlap / (|s| + |rest|) in one
-        division; rouge-score's, made of two rounded numbers, may differ in the last digit.
+        Precision and recall equal rouge-score's floats. F1 is 2 overlap / (|s| + |rest|) in one
+        division; rouge-score's, from two rounded numbers, may differ in the last digit.
         """
         words = self._words(sentences)
         totals = Counter(chain.from_iterable(words))
@@ -155,12 +139,12 @@ class GapSentences:
         if draw is not None and self.ratio_range is not None:
             lowest, highest = self.ratio_range
             ratio = lowest + (highest - lowest) * draw.random()
-        # The tiny addend undoes rounding: 0.29 * 100 is 28.999999999999996.
+        # The small term undoes rounding: 0.29 * 100 is 28.999999999999996.
         count = int(ratio * sentences + 1e-9)
         return max(0, min(max(count, self.minimum_sentences), sentences - 1))
 
     def _words(self, sentences: list[str]) -> list[Words]:
-        """Each sentence's words as they are counted: for Uniq each once."""
+        """Each sentence's words as they are counted; for Uniq, each word once."""
         words = [rouge_words(sentence) for sentence in sentences]
         if self.stopwords:
             words = [[word for word in sentence if word not in STOPWORDS] for sentence in words]
@@ -169,13 +153,13 @@ class GapSentences:
         return [list(dict.fromkeys(sentence)) for sentence in words] if self._uniq else words
 
     def _metric(self, totals: Counter[bytes]) -> Callable[[int, int], float]:
-        """ROUGE-1 as a function of overlap and length of the candidate, given all words' counts.
+        """ROUGE-1 as a function of the candidate's overlap and length, given all words' counts.
 
-        Orig: lengths of candidate and rest add up to the document's. Uniq: a word of both sides
+        Orig: the lengths of candidate and rest add up to the document's. Uniq: a word on both sides
         counts on both, so they add up to the distinct words plus the overlap.
 
-        All three are one correctly rounded division of integers: equal scores are equal floats,
-        and different ones, at least 1 / n^2 apart, are different floats below n = 2^26 words.
+        Each metric is one correctly rounded division of integers: equal scores are equal floats,
+        and different scores, at least 1 / n^2 apart, are different floats below n = 2^26 words.
         """
         total = len(totals) if self._uniq else totals.total()
         shared = int(self._uniq)
@@ -193,23 +177,23 @@ class GapSentences:
         return {"f1": f1, "precision": precision, "recall": recall}[self.metric]
 
     def _greedy(self, words: list[Words], count: int) -> list[int]:
-        """The sentences that Seq takes, in that order.
+        """The sentences that Seq selects, in order of selection: lazy greedy (Minoux 1978).
 
-        A sentence's gain, what it adds to the overlap of chosen and rest, never grows as others
-        are chosen: each word's share is concave in its chosen occurrences, min(k, n - k), for Uniq
-        min(k, n - k, 1). With Uniq what it adds to the chosen length shrinks too, each word lost
-        there being lost to the gain as well. Neither can raise a score, all being at most 1. So a
-        gain worked out earlier is a bound, and a bound that still holds when it is the best is
-        the best sentence (Minoux 1978). Sentences of equal bounds wait in one heap, by index.
-        A bound that fails falls by one or more, so a sentence of n words fails 2 n times at most.
+        A sentence's gain, its addition to the overlap of selected and rest, never grows as others
+        are selected: each word's share is concave in its selected occurrences, min(k, n - k), for
+        Uniq min(k, n - k, 1). With Uniq its addition to the selected length shrinks too, and each
+        word lost there is lost to the gain as well. As scores are at most 1, neither can raise
+        one. So an earlier gain is an upper bound, and the best bound that is still exact is the
+        best sentence. Sentences with equal bounds share a heap, by index. A bound that is not
+        exact falls by at least one, so a sentence of n words is reconsidered at most 2 n times.
         """
         totals = Counter(chain.from_iterable(words))
         metric = self._metric(totals)
-        sized = self.metric != "f1"  # F1 does not depend on the chosen length
+        sized = self.metric != "f1"  # F1 does not depend on the selected length
         chosen: dict[bytes, int] = dict.fromkeys(totals, 0)
 
         def gain(i: int) -> tuple[int, int]:
-            """What a sentence adds now to the overlap, and to the chosen length."""
+            """A sentence's current additions to the overlap and to the selected length."""
             overlap = length = 0
             for word, n in Counter(words[i]).items():
                 before = chosen[word]
@@ -224,7 +208,7 @@ class GapSentences:
 
         waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for i, more in enumerate(_overlaps(words, totals)):
-            waiting[more, len(words[i]) * sized].append(i)  # ascending, so a heap
+            waiting[more, len(words[i]) * sized].append(i)  # ascending, so already a heap
         picks: list[int] = []
         overlap = length = 0
         while len(picks) < count:
@@ -258,9 +242,9 @@ class GapSentences:
 def select_gap_sentences(
     sentences: list[str], ratio: float = RATIO, strategy: str = "ind-orig"
 ) -> list[int]:
-    """Indices, ascending, of the floor(ratio * M) sentences that `strategy` chooses of M.
+    """Indices, ascending, of the floor(ratio * M) of M sentences that `strategy` selects.
 
-    Fewer than 1 / ratio sentences give none. Raises ValueError as GapSentences does.
+    None are selected of fewer than 1 / ratio sentences. Raises ValueError as GapSentences does.
     """
     return GapSentences(strategy=strategy, ratio=ratio).select(sentences)
 
@@ -274,15 +258,15 @@ def mask_gap_sentences(
 ) -> list[list[int]]:
     """The source: a document's sentences (lists of ids) without its gap sentences.
 
-    With a `mask_id`, a gap sentence becomes that one id with probability `share`, else it stays
-    as it is: PEGASUS's and LongT5's code mask 0.9 and leave 0.1. Without one, as in LOCOST, it is
-    removed. Raises ValueError on a share that is not above 0 and at most 1, below 1 without a mask
-    or without a draw.
+    With a `mask_id`, that id replaces a gap sentence with probability `share`, else the sentence
+    stays: PEGASUS's and LongT5's code mask 0.9 and leave 0.1. Without one, as in LOCOST, it is
+    removed. Raises ValueError on a share outside (0, 1], and on one below 1 without `mask_id` or
+    `draw`.
     """
     if not 0 < share <= 1:
         raise ValueError(f"--mask_share is {share}, expected above 0 and at most 1")
     if share < 1 and (mask_id is None or draw is None):
-        raise ValueError(f"--mask_share {share} needs a mask token (--mask_token) and a draw")
+        raise ValueError(f"--mask_share {share} needs a mask token and a draw; pass both")
     chosen = set(gaps)
     if mask_id is None:
         return [sentence for i, sentence in enumerate(ids) if i not in chosen]
@@ -293,20 +277,12 @@ def mask_gap_sentences(
 
 
 def document_draw(text: str, seed: int) -> random.Random:
-    """Random numbers that depend on a document's text and the seed alone.
+    """Random numbers that depend only on a document's text and the seed.
 
-    Only its `random()` is used here, whose values Python keeps from version to version.
+    Only `random()` is used, whose values are the same in all versions of Python.
     """
     digest = hashlib.blake2b(f"{seed} {text}".encode("utf-8", "surrogatepass"), digest_size=16)
     return random.Random(int.from_bytes(digest.digest(), "big"))
-
-
-def rouge_words(text: str) -> Words:
-    """Words as rouge-score sees them without its stemmer: lower case, runs of a-z and 0-9.
-
-    Lower case comes first, as it makes ASCII of other letters (the Kelvin sign becomes k).
-    """
-    return text.lower().encode("ascii", "replace").translate(SEPARATED).split()
 
 
 @lru_cache(2**18)
@@ -317,7 +293,7 @@ def _stem(word: bytes) -> bytes:
 
 @lru_cache(1)
 def _porter() -> Callable[[str], str]:
-    from nltk.stem.porter import PorterStemmer  # rouge-score's; slow to import
+    from nltk.stem.porter import PorterStemmer  # as in rouge-score; slow to import
 
     return PorterStemmer().stem
 
@@ -325,8 +301,8 @@ def _porter() -> Callable[[str], str]:
 def _overlaps(words: list[Words], totals: Counter[bytes]) -> list[int]:
     """Each sentence's clipped unigram overlap with all the others: sum of min(c, total - c).
 
-    That is its length, less its words that appear once in the document, less 2 c - total for
-    those with more than half of their occurrences in it, which needs repeated words.
+    That is its length, minus its words that appear once in the document, minus 2 c - total for
+    words with more than half of their occurrences in it, which only repeated words can have.
     """
     once = {word for word, n in totals.items() if n == 1}
     overlaps = []
@@ -342,6 +318,6 @@ def _overlaps(words: list[Words], totals: Counter[bytes]) -> list[int]:
 
 
 def _best(scores: list[float], count: int) -> list[int]:
-    """Indices, ascending, of the `count` highest scores; of equal ones, the first."""
+    """Indices, ascending, of the `count` highest scores; of equal scores, the first."""
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # keeps ties in order
     return sorted(order[:count])

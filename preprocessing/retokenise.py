@@ -1,117 +1,73 @@
-"""A summarisation dataset once more, with another tokenizer: the same samples in the same order.
+"""A summarisation dataset with another tokenizer: the same samples in the same order.
 
-`python -m preprocessing.retokenise --data shards/pubmed-train --tokenizer FOLDER --output DIR`,
-alone, or on several processes: `mpirun --bind-to none -n N python -m preprocessing.retokenise ...`.
+`python -m preprocessing.retokenise --data shards/pubmed-train --tokenizer FOLDER --output DIR`.
+With several processes: `mpirun --bind-to none -n N python -m preprocessing.retokenise ...`.
 """
 
-import sys
+if not __package__:
+    import _start  # noqa: F401
+import argparse
+from functools import partial
 from pathlib import Path
 
-if not __package__:  # run by path: import from the repository root, not from this folder
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+from pipeline.common.command_line import Parser
+from pipeline.shards import Dataset
+from pipeline.tokenizer import open_tokenizer
+from preprocessing.dataset.retokenised_samples import read_samples, samples
+from preprocessing.dataset.samples import check_lengths
+from preprocessing.jobs.job import Job
+from preprocessing.jobs.options import HelpFormatter, run_command
+from preprocessing.jobs.run import run
+from preprocessing.readers.entries import Item
 
-from collections.abc import Iterable, Iterator
-from functools import partial
-
-from pipeline.command_line import Parser
-from pipeline.huggingface_tokenizer import AnyTokenizer, open_tokenizer
-from pipeline.shards import Dataset, Sample
-from preprocessing.command_line import HelpFormatter, check_lengths, run_command
-from preprocessing.corpora import Entry, Item
-from preprocessing.finetune import started
-from preprocessing.samples import make_sample
-from preprocessing.statistics import Statistics
-from preprocessing.workers import Job, run
-
-
-def read_samples(item: Item, dataset: Dataset) -> Iterator[Entry]:
-    """The metadata of each sample of a shard, of which the item is the tar."""
-    shard = next(k for k, one in enumerate(dataset.shards) if one.name == item.path.stem)
-    for number, row in enumerate(dataset.index(shard), start=1):
-        offset, size = int(row["offset"]), int(row["size"])
-        yield Entry(number, dataset.read(shard, offset, size).metadata, offset + size)
-
-
-def samples(
-    entries: Iterable[Entry],
-    statistics: Statistics,
-    *,
-    tokenizer: AnyTokenizer,
-    lengths: tuple[int, int],
-) -> Iterator[tuple[str, Sample]]:
-    """(key, sample) of each entry: its stored document and summary, of which a line is a sentence.
-
-    Raises ValueError where the tokenizer leaves nothing of one: without it others would come in its
-    place, and the batches of a run would no longer hold the same samples.
-    """
-    for number, metadata, _ in entries:
-        assert not isinstance(metadata, str)
-        statistics.documents += 1
-        sentences = [line for text in metadata["references"] for line in text.splitlines()]
-        sample = make_sample(
-            started([tokenizer.encode(metadata["source_text"])], tokenizer),
-            started(tokenizer.encode_batch(sentences), tokenizer),
-            metadata,
-            lengths,
-            tokenizer,
-            statistics,
-        )
-        if isinstance(sample, str):
-            raise ValueError(
-                f"the tokenizer knows nothing of sample {metadata['id']!r}; give one for its script"
-            )
-        statistics.without_references += not metadata["references"]
-        yield f"{number:08d}", sample
+NOT_INHERITED = ("deduplicate", "inputs")  # settings that each job records for itself
 
 
 def main() -> None:
-    """The command line."""
-    options = _parser().parse_args()
+    """Run the command line."""
+    run(partial(_job, _parser().parse_args()))
 
-    def prepare() -> Job:
-        dataset = Dataset(options.data)
-        if dataset.manifest["kind"] != "summarisation":
-            raise ValueError(
-                f"--data {options.data} holds {dataset.manifest['kind']} samples, which do not "
-                "keep their texts; give a summarisation set (`python -m preprocessing.finetune`)"
-            )
-        before = dataset.manifest["settings"]
-        source_length, target_length = (
-            before.get(name, 0) if chosen is None else chosen
-            for name, chosen in (
-                ("source_length", options.source_length),
-                ("target_length", options.target_length),
-            )
+
+def _job(options: argparse.Namespace) -> Job:
+    """Raises ValueError on a dataset without texts and on lengths out of range."""
+    dataset = Dataset(options.data)
+    if dataset.manifest["kind"] != "summarisation":
+        raise ValueError(
+            f"--data {options.data} holds {dataset.manifest['kind']} samples, which do not "
+            "keep their texts; give a summarisation set (`python -m preprocessing.finetune`)"
         )
-        check_lengths(source_length, target_length)
-        tokenizer = open_tokenizer(options.tokenizer)
-        return Job(
-            output=Path(options.output),
-            kind="summarisation",
-            split=dataset.manifest["split"],
-            tokenizer=tokenizer,
-            settings={
-                **{name: value for name, value in before.items() if name not in NOT_INHERITED},
-                "source_length": source_length,
-                "target_length": target_length,
-                "retokenised": dataset.fingerprint,
-            },
-            items=[Item(dataset.path / f"{shard.name}.tar") for shard in dataset.shards],
-            read=partial(read_samples, dataset=dataset),
-            samples=partial(samples, tokenizer=tokenizer, lengths=(source_length, target_length)),
+    before = dataset.manifest["settings"]
+    source_length, target_length = (
+        before.get(name, 0) if chosen is None else chosen
+        for name, chosen in (
+            ("source_length", options.source_length),
+            ("target_length", options.target_length),
         )
-
-    run(prepare)
-
-
-NOT_INHERITED = ("deduplicate", "inputs")  # a job states its own
+    )
+    check_lengths(source_length, target_length)
+    tokenizer = open_tokenizer(options.tokenizer)
+    return Job(
+        output=Path(options.output),
+        kind="summarisation",
+        split=dataset.manifest["split"],
+        tokenizer=tokenizer,
+        settings={
+            **{name: value for name, value in before.items() if name not in NOT_INHERITED},
+            "source_length": source_length,
+            "target_length": target_length,
+            "retokenised": dataset.fingerprint,
+        },
+        items=[Item(dataset.path / f"{shard.name}.tar") for shard in dataset.shards],
+        read=partial(read_samples, dataset=dataset),
+        samples=partial(samples, tokenizer=tokenizer, lengths=(source_length, target_length)),
+    )
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="preprocessing.retokenise",
-        description="Make a dataset of the texts that a summarisation dataset keeps, with another "
-        "tokenizer: for a baseline, which then trains on the same samples in the same order.",
+        description="Encode the texts of a summarisation dataset with another tokenizer, for a "
+        "baseline that trains on the same samples in the same order.",
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--data", required=True, help="summarisation dataset")
@@ -119,13 +75,15 @@ def _parser() -> Parser:
         "--tokenizer", required=True, help="folder with tokenizer.json, or a SentencePiece model"
     )
     parser.add_argument(
-        "--output", required=True, help="dataset folder to fill; its name names the shards"
+        "--output",
+        required=True,
+        help="dataset folder to fill; its name is the shards' prefix",
     )
     for side in ("source", "target"):
         parser.add_argument(
             f"--{side}_length",
             type=int,
-            help=f"longest {side}, in ids with EOS; 0: never cut; none: as in the dataset",
+            help=f"maximum {side} length in ids, EOS included; 0: no limit; default: the dataset's",
         )
     return parser
 

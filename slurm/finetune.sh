@@ -17,9 +17,10 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 source "$LOCOST_ROOT/slurm/common.sh"
 
 set_name=${WHAT:-arxiv}
-[[ -e $RUNS/pretrain/FINISHED ]] ||
-    fail "$RUNS/pretrain is not finished; sbatch slurm/pretrain.sh goes on with it"
-train "$RUNS/finetune-$set_name" --config "$RECIPES/finetune_$set_name.yaml" \
+run=$RUNS/finetune-$set_name
+[[ -e $run/checkpoints/latest ]] || # a run that has begun has its own weights
+    require "$RUNS/pretrain/FINISHED" "$RUNS/pretrain is not finished; sbatch slurm/pretrain.sh resumes it"
+train "$FINETUNE_NODES" "$run" --config "$RECIPES/finetune_$set_name.yaml" \
     --model.init_from "$RUNS/pretrain/last" \
     --data.train "$SHARDS/$set_name-train" --data.validation "$SHARDS/$set_name-validation" \
     $(of_set FINETUNE_ARGUMENTS "$set_name") "$@"

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Text to shards: sbatch slurm/preprocess.sh [pretrain | SET] [arguments of preprocessing]
 #
-# `pretrain` (the default) makes C4's train and validation shards, a set its three splits. Array
-# tasks share the folders, file by file; each ends when a folder is complete. Killed: submit again.
+# `pretrain` (the default) makes C4's train and validation shards, a set its three splits. Several
+# jobs, or the tasks of an array (sbatch --array=1-4), share the work file by file; each ends when
+# all is complete. It resumes when requeued, or submitted again.
 #SBATCH --job-name=locost-preprocess
-#SBATCH --array=1-4
 #SBATCH --nodes=1
 #SBATCH --ntasks=16
 #SBATCH --cpus-per-task=1
 #SBATCH --time=10:00:00
+#SBATCH --signal=B:USR2@300
+#SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=%x-%A_%a.log
+#SBATCH --output=%x-%j.log
 
 LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -f $LOCOST_ROOT/slurm/common.sh ]] ||
@@ -18,32 +20,46 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 source "$LOCOST_ROOT/slurm/common.sh"
 
 what=${WHAT:-pretrain}
+[[ -n $(command -v "$MPIRUN") ]] || fail "MPIRUN: no program $MPIRUN; run make, or set MPIRUN"
 
-# shards OUTPUT SPLIT PROGRAM...: one dataset folder, by all cores of this node.
+# shards OUTPUT SPLIT PROGRAM...: check, or make, one dataset folder with all cores of this node.
 shards() {
     local output=$1 split=$2
     shift 2
     [[ ! -e $output/manifest.json ]] || { say "$output is complete"; return; }
     local program=(-m "$@" --split "$split" --tokenizer "$TOKENIZER" --output "$output")
     (check "${program[@]}") || exit $?
-    [[ $DRY_RUN == 0 ]] || return
-    "$MPIRUN" --bind-to none -n "${SLURM_NTASKS:-1}" \
-        $CONTAINER "$PYTHON" "${program[@]}" || { status=$?; say "ended with status $status"; exit $status; }
+    [[ -n $CHECK ]] || mpi_step "${program[@]}"
 }
 
-if [[ $what == pretrain ]]; then
-    shards "$SHARDS/c4-train" train preprocessing.pretrain --input "$C4_TRAIN" "$@"
-    shards "$SHARDS/c4-validation" validation preprocessing.pretrain --input "$C4_VALIDATION" "$@"
-else
+every_split() {
+    if [[ $what == pretrain ]]; then
+        shards "$SHARDS/c4-train" train preprocessing.pretrain --input "$C4_TRAIN" "$@" &&
+            shards "$SHARDS/c4-validation" validation preprocessing.pretrain --input "$C4_VALIDATION" "$@"
+        return
+    fi
+    local dataset=jsonl split input
     case $what in
         arxiv | pubmed | govreport | summscreenfd | booksum_chapter | booksum_book) dataset=${what//_/-} ;;
-        *) dataset=jsonl ;;
     esac
+    input=$(of_set INPUT "$what")
+    input=${input//\{set\}/$what}
     for split in train validation test; do
-        input=$(of_set INPUT "$what")
-        input=${input//\{set\}/$what}
         shards "$SHARDS/$what-$split" $split preprocessing.finetune --dataset $dataset \
-            --input "${input//\{split\}/$split}" $(of_set PREPROCESS_ARGUMENTS "$what") "$@"
+            --input "${input//\{split\}/$split}" $(of_set PREPROCESS_ARGUMENTS "$what") "$@" || return
     done
+}
+
+if [[ -n $CHECK ]]; then
+    CHECK=--dry_run     # all of its inputs exist before the first job
+    every_split "$@"
+    exit
 fi
-[[ $DRY_RUN == 1 ]] || say "ended with status 0"
+name=$([[ $what == pretrain ]] && echo c4 || echo "$what")
+progress() { # finished items; a finished folder has none, but its manifest
+    find "$SHARDS/$name"-*/ \( -path '*/.items/*.json' -o -name manifest.json \) 2>/dev/null |
+        awk '{ n += /manifest.json$/ ? 1000000 : 1 } END { print n + 0 }'
+}
+work "$RUNS/logs/preprocess-$name-$SLURM_JOB_ID" every_split "$@"
+rmdir "$RUNS/logs/preprocess-$name-$SLURM_JOB_ID"
+say "ended with status 0"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pre-train on C4's shards: sbatch slurm/pretrain.sh [arguments of train.py]
 #
-# Five minutes before the time is up, and when preempted, it saves and goes back into the queue.
+# Five minutes before the time limit, and when preempted, it saves and requeues itself.
 #SBATCH --job-name=locost-pretrain
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
@@ -18,6 +18,7 @@ LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
 source "$LOCOST_ROOT/slurm/common.sh"
 
-[[ -z $WHAT ]] || fail "pretrain.sh takes no name but arguments of train.py, not $WHAT"
-train "$RUNS/pretrain" --config "$RECIPES/pretrain_c4.yaml" \
-    --data.train "$SHARDS/c4-train" --data.validation "$SHARDS/c4-validation" "$@"
+[[ -z $WHAT ]] || fail "pretrain.sh takes only arguments of train.py (--NAME VALUE), not $WHAT"
+train "$PRETRAIN_NODES" "$RUNS/pretrain" --config "$RECIPES/pretrain_c4.yaml" \
+    --data.train "$SHARDS/c4-train" --data.validation "$SHARDS/c4-validation" \
+    $PRETRAIN_ARGUMENTS "$@"

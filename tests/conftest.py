@@ -1,4 +1,4 @@
-"""A tiny tokenizer and dataset, made on the spot."""
+"""A tiny tokenizer, datasets and model checkpoints, made on the spot."""
 
 import os
 import random
@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-# At toy sizes threads only wait for each other, ten times as long where others use the cores too.
+# At toy sizes threads only wait for each other, ten times as long on a busy machine.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
@@ -17,7 +17,7 @@ import sentencepiece
 from pipeline.shards import Sample, write_manifest, write_shard
 from pipeline.tokenizer import Tokenizer
 
-# Shells start what runs in the background deaf to Ctrl-C, which tests send to what they start.
+# Shells start background jobs with SIGINT ignored; tests send it to processes they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORDS = (
@@ -96,7 +96,7 @@ def make_dataset(folder: Path, tokenizer_path: Path, seed: int, shard_sizes=(17,
 
 @pytest.fixture(scope="session")
 def make_sized_dataset(tokenizer_path) -> Callable[[Path, int, int], Path]:
-    """Makes a dataset of so many samples: (folder, seed, samples) -> folder."""
+    """Makes a dataset of `samples` samples: (folder, seed, samples) -> folder."""
     return lambda folder, seed, samples: make_dataset(folder, tokenizer_path, seed, (samples,))
 
 
@@ -112,3 +112,69 @@ def validation_folder(tmp_path_factory, tokenizer_path) -> Path:
     return make_dataset(
         tmp_path_factory.mktemp("data") / "validation", tokenizer_path, seed=2, shard_sizes=(10,)
     )
+
+
+def make_model(folder: Path, tokenizer_path: Path, seed: int) -> Path:
+    """A kept checkpoint, of random weights large enough that sources change summaries."""
+    import torch  # which the tests of preprocessing do without
+
+    from pipeline.model import Locost, LocostConfig, save_model
+
+    torch.manual_seed(seed)
+    config = LocostConfig(
+        vocab_size=Tokenizer(tokenizer_path).vocab_size,
+        d_model=16,
+        state_dim=4,
+        d_ff=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        num_heads=2,
+        head_dim=8,
+    )
+    model = Locost(config)
+    with torch.no_grad():
+        for parameter in model.decoder.parameters():
+            parameter.mul_(3)
+    save_model(model, folder / "model", tokenizer=tokenizer_path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory, tokenizer_path) -> Path:
+    """A kept checkpoint: model/ with config, weights and tokenizer."""
+    return make_model(tmp_path_factory.mktemp("run") / "best", tokenizer_path, seed=0)
+
+
+@pytest.fixture(scope="session")
+def other_checkpoint(tmp_path_factory, tokenizer_path) -> Path:
+    """The same with other weights."""
+    return make_model(tmp_path_factory.mktemp("run") / "other", tokenizer_path, seed=5)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Under `--dist loadfile` the tests of tests/slurm share a worker too, and go first."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from worker_groups import GroupScheduling
+
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `--dist loadfile --no-loadscope-reorder` the longest groups of tests go first."""
+    if config.getoption("dist", "no") == "loadfile" or hasattr(config, "workerinput"):
+        from worker_groups import rank
+
+        items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.fixture(scope="session")
+def exported_modules(tmp_path_factory):
+    """A folder of this session into which transformers copies the code of exported models."""
+    transformers = pytest.importorskip("transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", folder)
+        patch.syspath_prepend(folder)
+        yield

@@ -1,12 +1,13 @@
-"""Trainings of several processes beside single ones: the real trainer, at a toy size."""
+"""Data parallel training against single processes: the real trainer, at a toy size."""
 
 import json
+import sys
 
 import pytest
 
 from pipeline import benchmark
 from pipeline.benchmarking import processes
-from pipeline.config import ROOT
+from pipeline.common.paths import ROOT
 
 DEBUG = ROOT / "pipeline" / "recipes" / "debug.yaml"
 
@@ -23,9 +24,7 @@ def test_both_ways_are_timed_in_one_run(dataset_folder, tmp_path, capsys):
     ratio = found["alone"]["seconds"] / found["together"]["seconds"]
     assert found["efficiency"] == pytest.approx(ratio)
     printed = capsys.readouterr().out
-    assert (
-        "2 processes together, 2 samples each" in printed and "busy programs beside: 1" in printed
-    )
+    assert "2 processes together, 2 samples each" in printed and "busy programs: 1" in printed
 
 
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):
@@ -33,7 +32,9 @@ def test_a_batch_that_does_not_divide_is_refused(tmp_path):
         processes.measure(tmp_path, DEBUG, 3, 2, 1, 0)
 
 
-@pytest.mark.slow
-def test_a_training_that_fails_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"status 2: .*absent"):
+def test_a_training_that_fails_is_named(tmp_path, monkeypatch):
+    """With its status and its last line, as train.py leaves both for a user's error."""
+    script = "print('started'); print('error: no dataset folder absent'); raise SystemExit(2)"
+    monkeypatch.setattr(processes, "deepspeed_command", lambda *_: [sys.executable, "-c", script])
+    with pytest.raises(ValueError, match=r"status 2: error: no dataset folder absent"):
         processes.measure(tmp_path / "absent", DEBUG, 4, 2, 1, 0)

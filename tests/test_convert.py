@@ -20,7 +20,11 @@ GOLDEN = load_file(TINY / "golden.safetensors")
 
 
 def run(*arguments):
-    return main(["import", *map(str, arguments)])
+    """The exit status."""
+    try:
+        return main(["import", *map(str, arguments)])
+    except SystemExit as end:
+        return end.code
 
 
 def check(folder):
@@ -110,13 +114,38 @@ def test_configuration_that_is_not_one(tmp_path, capsys):
     for text, message in (
         ("{", "config.json: "),
         ("[]", "not a JSON object"),
+        ("[" * 10**5, "config.json: not JSON"),
         ('{"d_model": 32}', "it lacks vocab_size"),
     ):
         (tmp_path / "config.json").write_text(text)
         refused(capsys, tmp_path, tmp_path, message)
     config = json.loads((TINY / "config.json").read_text())
+    for changed, message in (
+        ({"num_layers": 10**6}, "num_layers=1000000 is impossible: give at most 1000"),
+        ({"num_layers": 999}, "missing encoder.blocks.2."),
+        ({"d_model": 10**30}, "is impossible: give at most 2147483647"),
+        ({"d_model": 10**9}, "d_model=1000000000, and the 66 tensors have"),
+        ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf is impossible"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
+        refused(capsys, tmp_path, tmp_path, message)
     (tmp_path / "config.json").write_text(json.dumps({**config, "d_ff": 65}))
     refused(capsys, tmp_path, tmp_path, "wi_0.weight is (64, 32), expected (65, 32)")
+
+
+def test_weights_of_other_types_and_shapes(tmp_path, capsys):
+    weights = load_file(TINY / "model.safetensors")
+    bias = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    for changed, message in (
+        ({"encoder.final_layer_norm.weight": torch.ones(32).long()}, "not floating point: encoder"),
+        ({bias: torch.zeros(32, 0)}, "a matrix has another shape, or is empty"),
+        ({bias: torch.zeros(())}, "a matrix has another shape, or is empty"),
+        ({"encoder.block.999999999.x": torch.zeros(1)}, "encoder_layers=1000000000, and the "),
+    ):
+        for name in ("any.safetensors", "any.bin"):
+            save = save_file if name.endswith("s") else torch.save
+            save({**weights, **changed}, tmp_path / name)
+            refused(capsys, tmp_path, tmp_path / name, message)
 
 
 def test_existing_output_is_kept(tmp_path, capsys):

@@ -24,7 +24,11 @@ SIZES |= {"encoder_layers": 1, "decoder_layers": 1}
 
 
 def run(*arguments):
-    return main(list(map(str, arguments)))
+    """The exit status."""
+    try:
+        return main(list(map(str, arguments)))
+    except SystemExit as end:
+        return end.code
 
 
 @pytest.fixture
@@ -117,7 +121,7 @@ def test_a_foreign_tokenizer(tmp_path, tokenizer_path, capsys):
 def test_a_variant_without_published_words(tmp_path, capsys):
     config = LocostConfig(vocab_size=40, relative_buckets=16, positions="rotary", **SIZES)
     save_model(Locost(config), tmp_path / "model")
-    message = "positions='rotary' has no word in the published configuration"
+    message = "positions='rotary' cannot be expressed in the published configuration"
     refused(capsys, tmp_path, message, tmp_path / "model")
     arguments = ("--output", tmp_path / "out", "--format", "huggingface")
     assert run("export", tmp_path / "model", *arguments) == 0

@@ -1,4 +1,4 @@
-"""The exported folder in transformers, which alone runs the code in it."""
+"""The exported folder in transformers."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from pipeline.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs requirements-extras.txt")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("exported_modules")]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "checkpoints.md"
 VARIANTS = {
     "base": {},
@@ -36,16 +37,6 @@ VARIANTS = {
 IDS = torch.tensor([[5, 9, 33, 7, 60, 21, 1], [8, 12, 40, 1, 0, 0, 0]])
 MASK = (IDS != 0).long()
 LABELS = torch.tensor([[17, 23, 1], [44, 1, -100]])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def modules(tmp_path_factory):
-    """The library keeps its copy of the code in a folder of this test's."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = str(tmp_path_factory.mktemp("modules"))
-        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", folder)
-        patch.syspath_prepend(folder)
-        yield
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -70,10 +61,16 @@ def folders(request, tmp_path_factory, tokenizer_path):
 
 
 def load(folder, **options):
-    """The model by the library's own door."""
+    """The model, loaded by the library."""
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(
         folder, trust_remote_code=True, **options
     )
+
+
+def without_padding(ids, eos_id):
+    """The new tokens of each row through its first end token; the library pads with that."""
+    rows = [row[1:] for row in ids.tolist()]
+    return [row[: row.index(eos_id) + 1] if eos_id in row else row for row in rows]
 
 
 def same_weights(theirs, ours):
@@ -120,6 +117,28 @@ def test_beams_and_samples(folders, how):
         how = {"max_new_tokens": 12, "use_cache": use_cache, **how}
         results.append(model.generate(IDS, attention_mask=MASK, **how))
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("folders", ["base", "untied"], indirect=True)
+def test_our_beam_search_is_the_librarys(folders):
+    """Token for token, with an end that comes early, late or never; alone as in a batch."""
+    ours, theirs = load_model(folders[0]), load(folders[1])
+    for model in (ours, theirs.locost):
+        with torch.no_grad():
+            (model.embedding if model.head is None else model.head).weight[1] *= 3
+    eos_id, found = ours.config.eos_id, set()
+    rules = [{"max_new_tokens": 14}, {"max_new_tokens": 6}]
+    rules += [{**rules[0], "no_repeat_ngram_size": 2}, {**rules[0], "min_new_tokens": 5}]
+    searches = product((True, False, "never"), (0.0, 0.5, 1.0, 2.0, -1.0))
+    for (stops, penalty), rule in zip(searches, cycle(rules)):
+        how = {"num_beams": 3, "length_penalty": penalty, "early_stopping": stops, **rule}
+        ids = without_padding(ours.generate(IDS, MASK, **how), eos_id)
+        expected = theirs.generate(IDS, attention_mask=MASK, **how)
+        assert ids == without_padding(expected, eos_id), how
+        alone = ours.generate(IDS[1:, :4], None, **how)
+        assert without_padding(alone, eos_id) == ids[1:], how
+        found |= set(map(tuple, ids))
+    assert len(found) > 6 and len({tokens[-1] == eos_id for tokens in found}) == 2
 
 
 def test_a_fresh_model_is_initialised_by_its_own_modules(folders):

@@ -1,31 +1,31 @@
-"""Every command of the README and of docs/ is run, small; `make` has the targets they name."""
+"""Every command of the README and docs/ runs, small, one test a page; their targets exist."""
 
+import contextlib
 import gzip
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from command_server import TIMEOUT
 from safetensors.torch import load_file
 
+from pipeline.distributed.world import free_port
 from pipeline.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = "\n".join(
-    page.read_text(encoding="utf-8")
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-)
-COMMANDS = dict.fromkeys(  # in order, each once: pages repeat where they begin
-    re.sub(r"\s+# .*", "", line)
-    for block in re.findall(r"```bash\n(.*?)```", PAGES, re.S)
-    for line in block.splitlines()
-)
+START = ROOT / "docs" / "usage.md"
+"""The page that makes what the others read: shards, runs, an evaluation, a model folder."""
+PAGES = [START, ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {START})]
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
 TINY = (
     "--model.d_model 16 --model.d_ff 32 --model.state_dim 4 --model.encoder_layers 1 "
     "--model.decoder_layers 1 --model.num_heads 2 --model.head_dim 8 --train.max_steps 2 "
@@ -39,12 +39,21 @@ SMALLER = {
     "summarize.py": "--max_new_tokens 4",
     **{
         f"benchmark.py {command}": "--config pipeline/recipes/demo_pretrain.yaml --lengths 64 "
-        "--limit_s 60"
-        for command in ("layer", "encoder", "decode")
+        f"--limit_s 60 {more}"
+        for command, more in (
+            ("layer", "--mode inference"),
+            ("encoder", "--mode inference --layers 1"),
+            ("decode", "--tokens 2 --beams 1 --forms cached"),
+        )
     },
+    "benchmark.py data": "--steps 2",
+    "benchmark.py launches": "--config demo_pretrain.yaml --shapes 2x64x16 --decode 2x64",
     "benchmark.py processes": "--batch_size 4 --steps 2",
     "tokenizer train": "--vocab_size 36",
 }
+CPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}  # what forks must not decide again
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ONE_PROCESS = {"GPUS_PER_NODE": "1", "PRETRAIN_NODES": "1"}  # for which the job scripts check
 ELSEWHERE = {
     "make demo": "test_demo.py runs it (--quick)",
     "make test": "this is part of it",
@@ -55,10 +64,92 @@ ELSEWHERE = {
 }
 
 
+def commands_of(pages: list[Path]) -> dict[str, list[str]]:
+    """By page, the commands that no page before it has."""
+    seen: set[str] = set(ELSEWHERE)
+    found: dict[str, list[str]] = {}
+    for page in pages:
+        lines = [
+            re.sub(r"\s+# .*", "", line)
+            for block in re.findall(r"```bash\n(.*?)```", TEXTS[page.name], re.S)
+            for line in block.splitlines()
+        ]
+        found[page.name] = [line for line in dict.fromkeys(lines) if line not in seen]
+        seen.update(lines)
+    return {name: lines for name, lines in found.items() if lines}
+
+
+COMMANDS = commands_of(PAGES)
+
+
+def words_of(command: str) -> list[str]:
+    """A command's words, with what makes it small."""
+    for sign, more in SMALLER.items():
+        if sign in command:
+            command = re.sub(r" --vocab_size \d+", "", command) + f" {more}"
+    return shlex.split(command)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tokenizer_path) -> Path:
+def server() -> Iterator[subprocess.Popen]:
+    """A process that runs Python commands without their imports' time."""
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "tests" / "command_server.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **CPU},
+    )  # fmt: skip
+    yield process
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def run(server, tmp_path_factory):
+    """Runs a page's command in a folder, and asserts that it ends with status 0.
+
+    Python commands run in forks of the server. Launchers run as they are, except that only the
+    start page has deepspeed's own: elsewhere its command runs in the environment that deepspeed
+    gives the one process that it starts here.
+    """
+    log = tmp_path_factory.mktemp("log") / "output"
+
+    def call(command: str, folder: Path, launcher: bool = False) -> None:
+        words = words_of(command)
+        environment = {**os.environ, **AS_ROOT, **ONE_PROCESS, "PYTHON": sys.executable}
+        if words[0] == "deepspeed" and not launcher:
+            environment |= {
+                "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port()),
+            }  # fmt: skip
+            words = ["python", words[1], "--local_rank=0", *words[2:]]
+        log.unlink(missing_ok=True)
+        if words[0] == "python":
+            asked = {"words": words[1:], "folder": str(folder), "log": str(log)}
+            server.stdin.write(json.dumps({**asked, "environment": environment | CPU}) + "\n")
+            server.stdin.flush()
+            status = int(server.stdout.readline())
+        else:
+            program = Path(sys.executable).with_name(words[0])
+            words[0] = str(program) if program.exists() else words[0]
+            words = [sys.executable if word == "python" else word for word in words]
+            with log.open("w") as output:
+                process = subprocess.Popen(
+                    words, cwd=folder, env=environment, stdout=output, stderr=output,
+                    start_new_session=True,
+                )  # fmt: skip
+            try:
+                status = process.wait(TIMEOUT)
+            finally:  # launchers leave their processes behind
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert status == 0, f"{command}\n{log.read_text()}"
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory, tokenizer_path) -> Path:
     """A user's folder: C4 files, pairs, T5's tokenizer and the published weights, all tiny."""
-    folder = tmp_path_factory.mktemp("user")
+    folder = tmp_path_factory.mktemp("user") / "bare"
     (folder / "c4" / "en").mkdir(parents=True)
     sentences = ["The mill stands by the river.", "Three children watch the old herons fish."]
     document = " ".join(sentences * 4)
@@ -86,31 +177,43 @@ def folder(tmp_path_factory, tokenizer_path) -> Path:
     return folder
 
 
-def test_the_pages_speak_of_targets_that_exist():
+@pytest.fixture(scope="module")
+def started(bare, run) -> tuple[Path, dict[str, str]]:
+    """The folder after all commands of the start page, and what went wrong with which of them."""
+    folder = shutil.copytree(bare, bare.with_name("started"), symlinks=True)
+    failed = {}
+    for command in COMMANDS[START.name]:
+        try:
+            run(command, folder, launcher=True)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            failed[command] = str(error)
+    return folder, failed
+
+
+@pytest.mark.parametrize("page", [*TEXTS, "CONTRIBUTING.md"])
+def test_a_page_names_make_targets_that_exist(page):
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", PAGES, re.M):
+    text = TEXTS.get(page) or (ROOT / page).read_text()
+    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
+def test_a_page_links_to_pages_that_exist():
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
 @pytest.mark.slow
-def test_every_command_of_the_pages_runs(folder):
-    # The tokenizer first: the README tells of it after its first use. Then page by page, where what
-    # one command writes the next ones read.
-    ordered = sorted(
-        (command for command in COMMANDS if command not in ELSEWHERE),
-        key=lambda command: "preprocessing.tokenizer" not in command,
-    )
-    assert len(ordered) >= 8
-    for command in ordered:
-        for sign, more in SMALLER.items():
-            if sign in command:
-                command = re.sub(r" --vocab_size \d+", "", command) + f" {more}"
-        words = shlex.split(command)
-        program = Path(sys.executable).with_name(words[0])
-        words[0] = str(program) if program.exists() else words[0]
-        words = [sys.executable if word == "python" else word for word in words]
-        finished = subprocess.run(
-            words, cwd=folder, env={**os.environ, "PYTHON": sys.executable},
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+@pytest.mark.parametrize("page", COMMANDS)
+def test_every_command_of_a_page_runs(page, started, run, tmp_path):
+    folder, failed = started
+    if page == START.name:
+        assert len(COMMANDS[page]) >= 8
+        assert not failed, "\n".join(failed.values())
+        return
+    folder = shutil.copytree(folder, tmp_path / "user", symlinks=True)
+    if page == "slurm.md":
+        shutil.rmtree(folder / "runs")  # a dry run of what is complete checks nothing
+    for command in COMMANDS[page]:
+        run(command, folder)

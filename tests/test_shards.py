@@ -45,7 +45,9 @@ def test_webdataset_reads_what_was_written(tmp_path, dtype, top):
     samples = some_samples(40, top)
     write_shard(tmp_path / "x-00000-00000", samples, dtype)
     read = list(
-        webdataset.WebDataset(str(tmp_path / "x-00000-00000.tar"), shardshuffle=False).decode()
+        webdataset.WebDataset(str(tmp_path / "x-00000-00000.tar"), shardshuffle=False).decode(
+            only=["mp"]
+        )
     )
     assert [record["__key__"] for record in read] == [key for key, _ in samples]
     for record, (_, sample) in zip(read, samples, strict=True):
@@ -53,6 +55,24 @@ def test_webdataset_reads_what_was_written(tmp_path, dtype, top):
             ids = np.frombuffer(record["mp"][side], f"<u{np.dtype(dtype).itemsize}")
             np.testing.assert_array_equal(ids, getattr(sample, side))
         assert record["mp"]["url"] == sample.metadata["url"]
+
+
+class Planted:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return exec, ("raise SystemExit('planted code ran')",)
+
+
+def test_the_documented_reader_runs_no_code_of_a_member(tmp_path):
+    path = str(tmp_path / "planted.tar")
+    with webdataset.TarWriter(path, encoder=False) as writer:
+        payload = encode_sample(some_samples(1)[0][1])
+        writer.write({"__key__": "a", "mp": payload, "pyd": pickle.dumps(Planted())})
+    reader = webdataset.WebDataset(path, shardshuffle=False)
+    assert [*next(iter(reader.decode(only=["mp"])))["mp"]][:2] == ["source", "target"]
+    with pytest.raises(SystemExit, match="planted code ran"):
+        next(iter(webdataset.WebDataset(path, shardshuffle=False).decode()))
 
 
 def test_index_addresses_the_payloads(tmp_path):
@@ -119,6 +139,23 @@ def test_dataset_counts_over_shards(dataset_folder):
             dataset[wrong]
 
 
+def test_an_index_is_read_in_sequence_when_it_is_opened(dataset_folder, monkeypatch):
+    """Its rows are needed at random: through page faults each would be a request of its own."""
+    read, chunks = [], shards.chunks
+
+    def noted(path):
+        for chunk in chunks(path):
+            read.append((path.name, len(chunk)))
+            yield chunk
+
+    dataset = Dataset(dataset_folder)
+    monkeypatch.setattr(shards, "chunks", noted)
+    dataset.rows(np.arange(17))
+    dataset.rows(np.arange(17))
+    size = (dataset_folder / "tiny-00000-00000.npy").stat().st_size
+    assert read == [("tiny-00000-00000.npy", size)]
+
+
 def test_dataset_reads_in_any_order_with_few_open_shards(dataset_folder, monkeypatch):
     monkeypatch.setattr(shards, "OPEN_SHARDS", 1)
     dataset = Dataset(dataset_folder)
@@ -128,7 +165,7 @@ def test_dataset_reads_in_any_order_with_few_open_shards(dataset_folder, monkeyp
     assert [dataset[i].metadata["id"] for i in order] == [names[i] for i in order]
 
 
-def test_dataset_travels_to_another_process(dataset_folder):
+def test_dataset_can_be_pickled_to_another_process(dataset_folder):
     dataset = Dataset(dataset_folder)
     _ = dataset[0]
     copy = pickle.loads(pickle.dumps(dataset))
@@ -136,7 +173,7 @@ def test_dataset_travels_to_another_process(dataset_folder):
     assert copy[25].metadata == dataset[25].metadata
 
 
-def test_fingerprint_follows_the_manifest_not_its_spelling(folder):
+def test_fingerprint_depends_on_the_manifest_not_its_formatting(folder):
     before = Dataset(folder).fingerprint
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -149,22 +186,35 @@ def test_fingerprint_follows_the_manifest_not_its_spelling(folder):
 def test_missing_folder_and_unfinished_folder(tmp_path):
     with pytest.raises(ValueError, match=r"no dataset folder .*preprocessing\.pretrain"):
         Dataset(tmp_path / "none")
-    with pytest.raises(ValueError, match="is no dataset folder: it has no manifest"):
+    with pytest.raises(ValueError, match="is not a dataset folder: it has no manifest"):
         Dataset(tmp_path)
     (tmp_path / ".items").mkdir()  # what a job leaves while it works
-    with pytest.raises(ValueError, match=r"not complete; run the command"):
+    with pytest.raises(
+        ValueError, match=r"is incomplete: it has no manifest.json; run the command"
+    ):
         Dataset(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2, this code reads 1"),
+        ({"format_version": 2}, "format version 2, expected 1"),
         ({"counts": None}, "field 'counts'"),
         ({"kind": "other"}, "kind is 'other'"),
         ({"id_dtype": "int8"}, "id_dtype is 'int8'"),
         ({"tokenizer": {"file": "tokenizer.model"}}, "tokenizer needs"),
         ({"shards": [{"name": "x"}]}, "shard 0 needs exactly name, samples, bytes, sha256"),
+        *[
+            (
+                {"shards": [{"name": name, "samples": 1, "bytes": 1, "sha256": ""}]},
+                f"is {name!r}, exp",
+            )
+            for name in ("../elsewhere", "/etc/passwd", "..", "", 7)
+        ],
+        (
+            {"tokenizer": {"file": "../tokenizer.model", "sha256": "", "vocab_size": 9}},
+            "tokenizer file is '../tokenizer.model'",
+        ),
     ],
 )
 def test_manifests_we_cannot_read(folder, changes, message):
@@ -222,5 +272,5 @@ def test_another_tokenizer_is_refused_with_both_hashes(folder):
 @pytest.mark.parametrize("content", ["[]", "5"])
 def test_a_manifest_of_another_form_is_named(folder, content):
     (folder / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match=r"manifest\.json does not hold"):
+    with pytest.raises(ValueError, match=r"manifest\.json is not a JSON object"):
         Dataset(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import HuggingFaceTokenizer, Tokenizer
 
 T5 = Path(__file__).resolve().parents[1] / "../shared/data/tokenizers/t5_spiece.model"
 needs_t5 = pytest.mark.skipif(not T5.is_file(), reason="T5's model is not beside the repository")
@@ -81,3 +81,39 @@ def test_another_id_layout_is_refused(tmp_path):
     (tmp_path / "x.model").write_bytes(model.getvalue())
     with pytest.raises(ValueError, match=r"ids \(-1, 2, 0\), expected \(0, 1, 2\)"):
         Tokenizer(tmp_path / "x.model")
+
+
+def test_unknown_characters_are_counted_in_their_runs(tokenizer_path):
+    tokenizer = Tokenizer(tokenizer_path)
+    known = "old stone mill "
+    for text, unknown in (
+        (known, 0),
+        (known + "中文字" + known, 3),
+        ("中 文\n字", 3),
+        ("中" * 500, 500),
+    ):
+        assert tokenizer.unknown_characters(text, tokenizer.encode(text)) == unknown
+    assert tokenizer.encode("中" * 500)[-1:] == tokenizer.encode("中")[-1:] == [2]
+
+
+@pytest.mark.parametrize("name", ["unigram", "bytes"])
+def test_unknown_characters_of_a_hugging_face_tokenizer(name, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    end = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A $B </s>", special_tokens=[("</s>", 1)]
+    )
+    if name == "unigram":
+        pieces = [("<unk>", 0.0), ("</s>", 0.0), ("mill", -1.0), (" ", -1.0)]
+        made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=0))
+    else:
+        alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {piece: i for i, piece in enumerate(["<pad>", "</s>", *alphabet])}
+        made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["</s>"])
+    made.post_processor = end
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HuggingFaceTokenizer(tmp_path)
+    text = "mill 中文字 mill"
+    expected = 3 if name == "unigram" else 0  # bytes spell everything
+    assert tokenizer.unknown_characters(text, tokenizer.encode(text)) == expected

@@ -1,9 +1,8 @@
-"""A baseline behind Locost's interface, and the folder of it that transformers reads too.
+"""A baseline with the interface of Locost, and its model folder, which transformers also reads.
 
 Shapes: B batch, L source and T target positions, V vocabulary.
 """
 
-import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -17,18 +16,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.baselines.classes import classes, transformers
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig, name_of
-from pipeline.model.folder import CONFIG, FORMAT, WEIGHTS, replace_file
-from pipeline.model.generation import DecodingStrategy
+from pipeline.baselines.transformers_classes import classes, transformers
+from pipeline.model.folder import CONFIG, FORMAT, WEIGHTS, read_header, read_settings, replace_file
+from pipeline.model.generation import DecodingStrategy, nucleus
 from pipeline.model.locost import LocostOutput, target_loss
+from pipeline.model.sampling import Nucleus
 
 WEIGHT_FILES = (WEIGHTS, "pytorch_model.bin")
-"""Of a folder, the first that is there: ours have safetensors, some published ones do not."""
+"""The first that exists is read: ours have safetensors, some published ones do not."""
 
 
 class Baseline(nn.Module):
-    """One of SYSTEMS, `network`, of random weights unless one that has others is given.
+    """One of SYSTEMS: the given `network`, or one with random weights.
 
     Raises ValueError naming a setting that is unknown or impossible.
     """
@@ -41,12 +41,12 @@ class Baseline(nn.Module):
             pad_token_id=config.pad_id,
             eos_token_id=config.eos_id,
             decoder_start_token_id=config.start_id,
-        )  # whatever a folder asks for: `generate` is told all it does
-        vars(self.network.config).pop("auto_map", None)  # code, which is not run and not copied
+        )  # a folder's own is ignored: `generate` gets all options
+        vars(self.network.config).pop("auto_map", None)  # remote code is neither run nor copied
 
     @property
     def encoder(self) -> nn.Module:
-        """Reads the source."""
+        """The encoder."""
         return self.network.get_encoder()
 
     @property
@@ -56,7 +56,7 @@ class Baseline(nn.Module):
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The longest source and target in tokens; None: any length."""
+        """The maximum source and target length in tokens; None: no limit."""
         settings = self.network.config
         source, target = (name and getattr(settings, name) for name in self.config.system.positions)
         if self.config.name == "led":  # sources are padded to whole windows
@@ -71,10 +71,13 @@ class Baseline(nn.Module):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
+        loss_only: bool = False,
+        check: bool = True,
     ) -> LocostOutput:
         """As Locost.forward: source (B, L), its mask (B, L), labels (B, T) -> loss, logits, states.
 
-        Raises ValueError where source or target is longer than the system's positions.
+        The network computes all logits, `loss_only` or not, and its lengths are always checked.
+        Raises ValueError if source or target is longer than the system's positions.
         """
         source = self._source(input_ids, attention_mask)
         if labels is None:
@@ -99,51 +102,49 @@ class Baseline(nn.Module):
     ) -> Tensor:
         """As Locost.generate, by transformers: (B, L) -> (B, 1 + T), start token first.
 
-        `started` is never told: there is no such state. Raises ValueError naming an option that is
-        impossible, or that baselines do not have.
+        Sampling is ours, whose draws do not depend on the batch.
+        `started` is never called: there is no such state. Raises ValueError naming an impossible
+        option, or one that baselines lack.
         """
         chosen = DecodingStrategy(**strategy)
         if chosen.memory_budget is not None:
             raise ValueError("memory_budget bounds LOCOST's cache; leave it out for a baseline")
         self.check_length(chosen.max_new_tokens, target=True)
-        samples = chosen.top_p is not None
         options: dict[str, Any] = {
             "max_new_tokens": chosen.max_new_tokens,
             "min_new_tokens": chosen.min_new_tokens,
             "num_beams": chosen.num_beams,
             "no_repeat_ngram_size": chosen.no_repeat_ngram_size,
-            "do_sample": samples,
+            "do_sample": False,
         }
-        if samples:
-            options |= {"top_p": chosen.top_p, "temperature": chosen.temperature, "top_k": 0}
+        if (sampling := nucleus(chosen, input_ids, attention_mask)) is not None:
+            options["logits_processor"] = [SampledTokens(sampling)]
         if chosen.num_beams > 1:
-            options |= {"length_penalty": chosen.length_penalty, "early_stopping": "never"}
+            options["length_penalty"] = chosen.length_penalty
+            options["early_stopping"] = chosen.early_stopping
         was_training = self.training
         self.eval()
-        devices = [input_ids.device] if input_ids.is_cuda else []
         try:
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(chosen.seed)
-                return self.network.generate(**self._source(input_ids, attention_mask), **options)
+            return self.network.generate(**self._source(input_ids, attention_mask), **options)
         finally:
             self.train(was_training)
 
     def recompute_activations(self, recompute: bool = True) -> None:
-        """As Locost's: whether layers keep only their inputs for the backward pass."""
-        for module in self.network.modules():  # what every version of transformers looks at
+        """Switch gradient checkpointing, as in Locost: layers keep only their inputs."""
+        for module in self.network.modules():  # the attribute that all versions of transformers use
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = recompute
                 module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
     def check_length(self, length: int, target: bool = False) -> None:
-        """Raise ValueError where a source (or target) of that length has no positions."""
+        """Raise ValueError if a source (or target) of that length exceeds the positions."""
         limit, setting = self.limits[target], self.config.system.positions[target]
         if limit is not None and length > limit:
             side = "target" if target else "source"
             cut = "data.target_length or max_new_tokens" if target else "source_length"
             raise ValueError(
                 f"{self.config.name} has positions for {side}s of {limit} tokens, this one has "
-                f"{length}; set {cut} to {limit}, or train one of random weights with "
+                f"{length}; set {cut} to {limit}, or train from random weights with "
                 f"--model.baseline_settings '{{{setting}: {length}}}'"
             )
 
@@ -153,13 +154,27 @@ class Baseline(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         source = {"input_ids": input_ids, "attention_mask": attention_mask.long()}
-        if self.config.name == "led":  # as its authors summarise: all look at the first token
+        if (
+            self.config.name == "led"
+        ):  # as in its authors' summarisation: global attention on the first token
             first = torch.zeros_like(input_ids)
             first[:, 0] = 1
             source["global_attention_mask"] = first
         if self.config.name == "bigbird":
             _choose_attention(self.encoder, input_ids.shape[1])
         return source
+
+
+class SampledTokens:
+    """A logits processor of transformers, the last one, that leaves each row its sampled token."""
+
+    def __init__(self, sampling: Nucleus) -> None:
+        self.sampling = sampling
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Logits (B, V) after the start token and T new ones, (B, 1 + T) -> (B, V)."""
+        tokens = self.sampling(scores, input_ids.shape[1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0)
 
 
 def save_baseline(model: Baseline, folder: str | Path, tokenizer: str | Path | None = None) -> None:
@@ -180,8 +195,8 @@ def save_baseline(model: Baseline, folder: str | Path, tokenizer: str | Path | N
 def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
     """The model of a local folder, one of ours or a published one, on the CPU, in fp32.
 
-    `dropout` in place of the folder's own. Nothing of the folder is executed. Raises ValueError
-    where weights are missing, not finite, or of another shape.
+    `dropout` overrides the folder's own. No code of the folder is run. Raises ValueError if weights
+    are missing, not finite, or of another shape.
     """
     folder = Path(folder)
     config, settings = _read_config(folder)
@@ -192,11 +207,12 @@ def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
         network, report = classes(config.name)[1].from_pretrained(
             folder,
             config=settings,
-            torch_dtype=torch.float32,  # by the name that all versions know
+            torch_dtype=torch.float32,  # the name in all versions
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below
         )
+        others = read_header(folder / WEIGHTS)[1] if (folder / WEIGHTS).is_file() else []
     except (OSError, RuntimeError, SafetensorError, UnpicklingError) as error:
         first, *_ = str(error).splitlines()
         raise ValueError(f"{folder}: its weights cannot be read: {first}") from None
@@ -205,6 +221,8 @@ def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
         f"{name} is {tuple(found)}, expected {tuple(expected)}"
         for name, found, expected in sorted(report["mismatched_keys"])
     ]
+    named = dict(network.named_parameters())  # buffers may be of other types
+    faults += [f"{name} is not floating point" for name in others if name in named]
     faults += [
         f"NaN or infinity in {name}"
         for name, tensor in network.state_dict().items()
@@ -219,19 +237,19 @@ def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
 
 
 def check_baseline(folder: str | Path) -> BaselineConfig:
-    """The configuration of a baseline's folder, whose weights are not read.
+    """The configuration of a baseline's folder, without reading its weights.
 
-    Raises ValueError where there is none that can be used.
+    Raises ValueError if there is no valid one.
     """
     folder = Path(folder)
     config, _ = _read_config(folder)
     if not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise ValueError(f"{folder}: no {' or '.join(WEIGHT_FILES)}; give a whole model folder")
+        raise ValueError(f"{folder}: no {' or '.join(WEIGHT_FILES)}; give a complete model folder")
     return config
 
 
 def _random(config: BaselineConfig) -> Any:
-    """The network of these sizes, of random weights."""
+    """The network of these sizes, with random weights."""
     system = config.system
     settings_class, network_class = classes(config.name)
     if unknown := config.settings.keys() - settings_class().to_dict().keys():
@@ -253,25 +271,28 @@ def _random(config: BaselineConfig) -> Any:
     }
     try:
         settings = settings_class(**values)
-        for name in config.settings if config.name == "lsg" else ():  # it may take another value
+        for name in config.settings if config.name == "lsg" else ():  # may change a value
             if getattr(settings, name) != values[name]:
                 raise ValueError(f"{name} cannot be {values[name]!r}")
         return network_class(settings)
-    except Exception as error:  # its checks raise errors of many kinds
+    except Exception as error:  # its checks raise many types of errors
         raise ValueError(
             f"model.baseline_settings {config.settings} are impossible for {config.name}: {error}"
         ) from None
 
 
 def _read_config(folder: Path) -> tuple[BaselineConfig, Any]:
-    """What a folder's config.json says, as ours and as transformers'."""
+    """A folder's config.json, as our configuration and as transformers'."""
     try:
-        values = json.loads((folder / CONFIG).read_text())
+        values = read_settings(folder / CONFIG)
+    except OSError as error:
+        raise ValueError(f"{folder / CONFIG}: {error.strerror}") from None
+    try:
         name = name_of(values)
         if name is None:
             raise ValueError(f"model_type is none of {', '.join(SYSTEMS)}")
         settings = classes(name)[0].from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, AssertionError) as error:  # LSG's asserts what fits together
+    except (OSError, ValueError, AssertionError) as error:  # LSG checks by assertions
         raise ValueError(f"{folder / CONFIG}: {error}") from None
     start = settings.decoder_start_token_id
     return BaselineConfig(
@@ -285,11 +306,11 @@ def _read_config(folder: Path) -> tuple[BaselineConfig, Any]:
 
 
 def _choose_attention(encoder: Any, length: int) -> None:
-    """Block-sparse attention wherever the source is long enough for it.
+    """Block-sparse attention whenever the source is long enough for it.
 
-    By itself BigBird's encoder goes over to full attention at its first short source, for good.
-    The layers it makes to go over take the weights of those before; made without storage, they
-    draw no random numbers, on which dropout and so a resumed run would depend.
+    Left alone, BigBird's encoder switches to full attention at its first short source, for good.
+    The layers it creates to switch take over the weights of the old ones; created on the meta
+    device, they draw no random numbers, which would change dropout and so a resumed run.
     """
     if encoder.config.attention_type != "block_sparse":
         return

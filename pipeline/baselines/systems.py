@@ -1,4 +1,4 @@
-"""Which systems there are, at which base sizes; needs no transformers."""
+"""The baseline systems and their base sizes; does not import transformers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -8,24 +8,24 @@ Name = Literal["longt5-tglobal", "longt5-local", "led", "bigbird", "lsg", "t5", 
 
 @dataclass(frozen=True)
 class System:
-    """A system as transformers knows it."""
+    """A system, in the terms of transformers."""
 
     model_type: str
-    """What its configurations are called there."""
+    """`model_type` of its configuration."""
     vocab_size: int
-    """Of the published models."""
+    """Vocabulary of the published models."""
     base: dict[str, Any]
     """The published base size, as settings of its configuration."""
     dropout: str = "dropout"
     """The setting of the residual dropout."""
     positions: tuple[str | None, str | None] = (None, None)
-    """The settings that limit source and target, in tokens; None: nothing does."""
+    """The settings that limit source and target, in tokens; None: no limit."""
     legacy: bool = False
-    """Whether it needs the older packages of requirements-legacy.txt."""
+    """Whether it needs the packages of requirements-legacy.txt."""
 
 
 def _encoder_decoder(layers: int, **others: Any) -> dict[str, Any]:
-    """BART's family at d_model 768; all dropout but the residual one is off."""
+    """The BART family at d_model 768; only residual dropout is on."""
     return {
         "d_model": 768,
         "encoder_layers": layers,
@@ -74,7 +74,7 @@ SYSTEMS: dict[Name, System] = {
             sparse_block_size=128,
             sparsity_factor=2,
             sparsity_type="norm",
-            architectures=["LSGBartForConditionalGeneration"],  # by which its folder is known
+            architectures=["LSGBartForConditionalGeneration"],  # identifies its folder
         ),
         positions=_BOTH,
         legacy=True,
@@ -96,16 +96,16 @@ SYSTEMS: dict[Name, System] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineConfig:
-    """What a run says of a baseline; sizes beyond it are the base size's, or a folder's own."""
+    """A run's settings of a baseline; other sizes are those of the base model or of a folder."""
 
     name: Name
     """Key of SYSTEMS."""
     vocab_size: int
     """Entries of the embedding: at least the tokenizer's ids."""
     dropout: float = 0.0
-    """Of the residual stream, in training."""
+    """Probability of residual dropout, in training."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of transformers' configuration, where they differ from the base size's."""
+    """Fields of transformers' configuration that differ from the base size."""
     pad_id: int = 0
     eos_id: int = 1
     start_id: int = 0
@@ -118,7 +118,7 @@ class BaselineConfig:
 
 
 def name_of(settings: Any) -> Name | None:
-    """The system whose configuration (a config.json) this is; None: none of them."""
+    """The system that a configuration (a config.json) belongs to; None: none of them."""
     if not isinstance(settings, dict):
         return None
     lsg = "LSG" in str(settings.get("architectures"))

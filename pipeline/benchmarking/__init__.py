@@ -1,1 +1,1 @@
-"""Time and memory of the layer, the encoder and decoding; the check of a GPU."""
+"""Benchmarks of the model, of preprocessing, data loading and training; the GPU check."""

@@ -1,4 +1,4 @@
-"""One measurement: what is built, what is run, and what it took. Each goes in a process of its own.
+"""One measurement: module, input, run, and its time and memory. Each has its own process.
 
 Shapes: B batch, L positions, H channels, N modes.
 """
@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.baselines.model import Baseline
+from pipeline.baselines.registry import Model
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig
 from pipeline.benchmarking import references
-from pipeline.benchmarking.meter import GIB, Peak, best, timed
+from pipeline.common.units import GIB
+from pipeline.distributed.device import Peak, best, timed
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.decoder import DecoderState
 from pipeline.model.layers import GatedFeedForward
 from pipeline.model.ssm import BidirectionalSSM
-from pipeline.models import Model
 
 Mode = Literal["inference", "training"]
 Memory = Literal["plain", "saving"]
@@ -30,9 +31,13 @@ WARM_UP_LENGTH = 16
 MATERIALISED_ARRAYS = {"inference": 2, "training": 4}
 
 
+Row = dict[str, Any]
+"""A case's fields with its results."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What to measure; plain values, so that it can be handed to another process as JSON."""
+    """One measurement's settings; plain values, so that another process can read them as JSON."""
 
     subject: str
     """One of SUBJECTS."""
@@ -49,19 +54,19 @@ class Case:
     threads: int = 1
     """CPU threads."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Fields of LocostConfig, or of a baseline's settings, that differ from the base model's."""
+    """Fields of LocostConfig, or of a baseline's settings, other than the base model's values."""
     beams: int = 1
     """Rows decoded per document."""
     form: Literal["cached", "absorbed"] = "cached"
-    """Decoding with the cross-attention's keys and values, or from the encoder states alone."""
+    """Decoding with cached cross-attention keys and values, or from the encoder states alone."""
     tokens: int = 32
-    """Target positions, to decode or teacher-forced."""
+    """Target positions, decoded or teacher-forced."""
     memory: Memory = "plain"
-    """A whole system as it computes by itself, or with every saving of memory that it has."""
+    """Whole systems: without memory savings, or with every one that the system has."""
 
     @property
     def config(self) -> LocostConfig:
-        """Raises ValueError naming the field that is impossible."""
+        """Raises ValueError naming the invalid field."""
         try:
             return LocostConfig(**self.model)
         except TypeError as error:
@@ -69,7 +74,7 @@ class Case:
 
 
 def needed_bytes(case: Case) -> int:
-    """What the case is known to need at least, over its module; 0 where only trying tells."""
+    """Bytes that the case is known to need above its module; 0 where unknown before trying."""
     if case.subject == "materialised":
         config = case.config
         elements = config.d_model * config.state_dim * case.length
@@ -83,7 +88,7 @@ def needed_bytes(case: Case) -> int:
 
 
 def measure(case: Case) -> Result:
-    """Best wall and CPU seconds, and the peak over the built module and its input, in GiB."""
+    """Best wall and CPU seconds, and peak memory above the built module and its input, in GiB."""
     device = torch.device(case.device)
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
@@ -112,7 +117,7 @@ def _feed_forward(case: Case, device: torch.device) -> Result:
 
 
 def _kernel(case: Case, device: torch.device) -> Result:
-    """The kernel of all channels at once; the peak is that of its work, without the result."""
+    """The kernel of all channels at once; the peak is without the result."""
     module = BidirectionalSSM(case.config).to(device)
     module.kernels(WARM_UP_LENGTH)
     peak = Peak(device)
@@ -152,16 +157,17 @@ def _ratio(case: Case, device: torch.device) -> Result:
 
 
 def _encoder(case: Case, device: torch.device) -> Result:
-    """Embedding and the whole encoder."""
+    """Embedding and the whole encoder, on a first document: no kernels are kept."""
     config = case.config
     model = Locost(config).to(device).train(case.mode == "training")
+    model.encoder.keep_kernels(False)
     ids = torch.randint(3, config.vocab_size, (case.batch, case.length), device=device)
     result = _run_measured(_pass(model.encode, ids, case, device), case, device, model)
     return result | {"tokens_per_s": case.batch * case.length / result["wall_s"]}
 
 
 def _decode(case: Case, device: torch.device) -> Result:
-    """Greedy decoding against random encoder states, which are there before."""
+    """Greedy decoding over random encoder states, which are made before."""
     config = case.config
     model = Locost(config).to(device).eval()
     dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
@@ -199,7 +205,7 @@ def _decode(case: Case, device: torch.device) -> Result:
 
 
 def _system(case: Case, device: torch.device) -> Result:
-    """A whole model, LOCOST or a baseline: source and teacher-forced target to the loss."""
+    """A whole model, LOCOST or a baseline: from source and teacher-forced target to the loss."""
     model = _built(case).to(device).train(case.mode == "training")
     if case.memory == "saving":
         model.recompute_activations()
@@ -224,9 +230,9 @@ def _system(case: Case, device: torch.device) -> Result:
 
 
 def _built(case: Case) -> Model:
-    """The system at its base size but for the case's settings, without dropout.
+    """The system at its base size with the case's settings, without dropout.
 
-    Where its positions are fewer than the case's, it has as many as that.
+    Its position embeddings are extended to the case's lengths.
     """
     if case.subject == "locost":
         return Locost(case.config)
@@ -234,7 +240,7 @@ def _built(case: Case) -> Model:
     system = SYSTEMS[name]
     settings = {**system.base, **case.model}
     for setting, length in zip(system.positions, (case.length, case.tokens), strict=True):
-        if setting:  # as many as LED's windows, which are whole
+        if setting:  # LED's windows must be whole
             settings[setting] = max(settings[setting], -(-length // 1024) * 1024)
     vocab_size = settings.pop("vocab_size", system.vocab_size)
     return Baseline(BaselineConfig(name=name, vocab_size=vocab_size, settings=settings))
@@ -268,9 +274,9 @@ def _input(case: Case, device: torch.device, batch: int) -> Tensor:
 def _pass(
     layer: Callable[[Tensor], Tensor], x: Tensor, case: Case, device: torch.device
 ) -> Callable[[], object]:
-    """Forward, with backward in training; warmed up at a few positions, without memory to speak of.
+    """Forward, with backward in training; warmed up on a few positions, which take little memory.
 
-    The first use of a library loads it, which is nobody's work.
+    The warm-up loads libraries, which is not part of the measured work.
     """
 
     def run(x: Tensor = x) -> None:
@@ -297,3 +303,12 @@ def _run_measured(
         "peak_gib": peak.bytes() / GIB,
         "total_gib": peak.total_bytes() / GIB,
     }
+
+
+def label(row: Row) -> str:
+    """The row's subject in words, as in the table and the figure."""
+    if row["subject"] == "decode":
+        return f"{row['form']}, {row['beams']} beam{'s' if row['beams'] > 1 else ''}"
+    if row["memory"] == "saving":
+        return f"{row['subject']}, saving"
+    return row["subject"] if row["batch"] == 1 else f"{row['subject']} B {row['batch']}"

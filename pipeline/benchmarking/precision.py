@@ -1,4 +1,4 @@
-"""Which of bf16 and fp32 a CPU trains in faster."""
+"""The faster of bf16 and fp32 for training on a CPU."""
 
 import time
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 import yaml
 
+from pipeline.common.progress import progress
 from pipeline.model import Locost, LocostConfig
-from pipeline.progress import progress
 
 ROUNDS = 5
-CLEARLY = 1.1  # a smaller lead of fp32 is noise, and would make two runs of the demo differ
+CLEARLY = 1.1  # a smaller advantage of fp32 is noise, and would make two runs of the demo differ
 
 
 def step_seconds(model: Locost, batch: tuple[torch.Tensor, torch.Tensor], bf16: bool) -> float:
@@ -40,5 +40,5 @@ def precision(recipe: Path, samples: int, vocab_size: int, threads: int) -> dict
 
 
 def faster(seconds: dict[str, float]) -> str:
-    """The precision to train in on this CPU: bf16, unless fp32 takes clearly less time."""
+    """The precision to train in: bf16, unless fp32 takes clearly less time."""
     return "fp32" if seconds["bf16"] > CLEARLY * seconds["fp32"] else "bf16"

@@ -10,20 +10,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.sentences import SPLITTER, split_sentences
 from pipeline.shards import Sample, id_dtype_for, write_shard
 from pipeline.tokenizer import Tokenizer
-from preprocessing.corpora import Entry, Item, find_inputs, read_c4
-from preprocessing.filters import Filters
+from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, samples
+from preprocessing.dataset.samples import make_sample, sentence_ends
+from preprocessing.dataset.statistics import Statistics
 from preprocessing.gap_sentences import GapSentences, mask_gap_sentences
-from preprocessing.pretrain import Settings, samples
-from preprocessing.samples import make_sample, sentence_ends
-from preprocessing.sentences import SPLITTER, split_sentences
-from preprocessing.statistics import Statistics
-from preprocessing.workers import few_collections
+from preprocessing.jobs.run import few_collections
+from preprocessing.readers.corpora import read_c4
+from preprocessing.readers.entries import Entry, Item
+from preprocessing.readers.inputs import find_inputs
 
 C4_EN_DOCUMENTS = 364_868_892  # rows of the 1,024 training files of allenai/c4, en
 ROUNDS = 5
-BLOCK_DOCUMENTS = 256  # about as many as the flow has encoded at once
+BLOCK_DOCUMENTS = 256  # about as many as the flow encodes at once
 FLOW, BASELINE = "whole flow", "SentencePiece alone"
 SCORE = "score and select"
 STAGES = ("gunzip", "JSON", "sentences", SCORE, "tokenise", "sample", "write")
@@ -32,16 +33,17 @@ STAGES = ("gunzip", "JSON", "sentences", SCORE, "tokenise", "sample", "write")
 def measure(
     patterns: Sequence[str], tokenizer_path: str | Path, limit: int | None
 ) -> dict[str, Any]:
-    """Microseconds of CPU time a document of each stage, of the whole flow and of the baseline.
+    """CPU microseconds per document of each stage, of the whole flow and of the baseline.
 
-    The flow is the product's own: `samples` into `write_shard`, in this process, over the first
-    `limit` documents (None: all). The baseline encodes their texts, one call each. The stages are
-    the flow's functions, each over all that the one before gave. All take turns, and of each the
-    least of ROUNDS counts. Raises ValueError where the inputs hold no document that can be used.
+    The flow is the one of preprocessing.pretrain: `samples` into `write_shard`, in this process,
+    over the first `limit` documents (None: all). The baseline encodes their texts, one call each.
+    The stages are the flow's functions, each over all output of the one before. All are
+    interleaved; each has its minimum over ROUNDS. Raises ValueError where the inputs have no usable
+    document.
     """
     paths = find_inputs(patterns)
     tokenizer = Tokenizer(tokenizer_path)
-    settings = Settings(GapSentences())
+    settings = GapSampleSettings(GapSentences())
 
     def entries() -> Iterator[Entry]:
         return islice(chain.from_iterable(read_c4(Item(path)) for path in paths), limit)
@@ -62,9 +64,7 @@ def measure(
     id_dtype = id_dtype_for(tokenizer.vocab_size)
 
     def flow() -> Iterator[tuple[str, Sample]]:
-        return samples(
-            entries(), Statistics(), tokenizer=tokenizer, settings=settings, filters=Filters()
-        )
+        return samples(entries(), Statistics(), tokenizer=tokenizer, settings=settings)
 
     def write_flow() -> None:
         with few_collections():
@@ -100,7 +100,7 @@ def measure(
 
 
 def as_text(found: dict[str, Any]) -> Iterator[str]:
-    """The lines of the table."""
+    """The lines of the printed table."""
     each, documents = found["microseconds"], found["documents"]
     yield (
         f"{documents:,} documents of {found['characters'] / documents:,.0f} characters, "
@@ -126,12 +126,12 @@ def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
 
 def _parsed(lines: Sequence[bytes]) -> Iterator[object]:
     for line in lines:
-        with suppress(ValueError):  # the flow counts it
+        with suppress(ValueError):  # the flow counts it as excluded
             yield json.loads(line.decode())
 
 
 def _sample(
-    ids: list[list[int]], gaps: list[int], settings: Settings, tokenizer: Tokenizer
+    ids: list[list[int]], gaps: list[int], settings: GapSampleSettings, tokenizer: Tokenizer
 ) -> list[int]:
     source, target = mask_gap_sentences(ids, gaps), [ids[i] for i in gaps]
     lengths = (settings.source_length, settings.target_length)
@@ -140,7 +140,7 @@ def _sample(
 
 
 def _best(work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """CPU seconds of each piece of work: the least of ROUNDS, in turns."""
+    """CPU seconds of each piece of work: the minimum over ROUNDS, interleaved."""
     least = dict.fromkeys(work, float("inf"))
     for _ in range(ROUNDS):
         for name, run in work.items():

@@ -1,7 +1,7 @@
-"""What processes that train together lose to each other, beside as many that train alone.
+"""Efficiency of data parallel training on CPUs, against independent single-process trainings.
 
-Each is the trainer itself on the same shards; alone, with that process's part of the batch. Both
-ways are timed in one run.
+Each is the trainer itself, on the same shards; a single process takes its share of the batch. Both
+are timed in one run.
 """
 
 import json
@@ -15,7 +15,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.road import ROOT, environment, launch
+from pipeline.common.paths import ROOT
+from pipeline.stages.commands import deepspeed_command
+from pipeline.stages.stage_runner import two_core_environment
 
 WARMUP = 10  # steps not counted
 PARTS = ("forward", "backward", "optimizer")
@@ -25,10 +27,10 @@ SPIN = "while True: pass"
 def measure(
     data: Path, recipe: Path, batch_size: int, processes: int, steps: int, busy: int
 ) -> dict[str, Any]:
-    """Steps of `batch_size` by `processes` together, and by each alone with its part, at once.
+    """Time steps of `batch_size` by `processes` together, then by as many single ones at once.
 
-    `busy` other programs take what they can get meanwhile. `efficiency` is the samples a second
-    of those together as a share of those alone. Raises ValueError where a training fails.
+    `busy` other programs compete for the cores. `efficiency`: samples a second together as a share
+    of samples a second alone. Raises ValueError where a training fails.
     """
     if batch_size % processes or steps < 1:
         raise ValueError(
@@ -71,15 +73,15 @@ def _recipe(recipe: Path, data: Path) -> list[str]:
 def _train(
     runs: Sequence[Path], options: Sequence[str], batch_size: int, processes: int
 ) -> dict[str, float]:
-    """Trainings at the same time: the median seconds of a step and of its parts, over all."""
+    """Concurrent trainings: median seconds of a step and of its parts, over all of them."""
     started = [
         subprocess.Popen(
-            launch(
+            deepspeed_command(
                 "train.py",
                 [*options, "--output", run, "--train.batch_size", batch_size],
                 processes,
             ),
-            env=environment(),
+            env=two_core_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -118,6 +120,6 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{count} processes {name}, {batch_size // count} samples each: "
             f"{1e3 * times['seconds']:.0f} ms a step ({parts}), "
-            f"{batch_size / times['seconds']:.0f} samples/s in all"
+            f"{batch_size / times['seconds']:.0f} samples/s in total"
         )
-    yield f"efficiency {found['efficiency']:.2f}; busy programs beside: {found['busy']}"
+    yield f"efficiency {found['efficiency']:.2f}; busy programs: {found['busy']}"

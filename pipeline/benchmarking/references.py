@@ -1,4 +1,4 @@
-"""What the model computes, written out plainly: to measure beside it, and to check it against.
+"""Plain implementations of the model's parts, to compare its speed and check its results.
 
 Shapes: B batch, L positions, H channels, N modes; A heads, K channels per head, T target positions.
 Each takes a layer of the model and uses its parameters, so that its gradients land in them.
@@ -18,9 +18,9 @@ def materialised(layer: BidirectionalSSM, x: Tensor, mask: Tensor | None = None)
 
 
 def row_by_row(layer: BidirectionalSSM, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same, a channel at a time: one (N, L) row exists at once.
+    """The same, one channel at a time, so that only one (N, L) row exists.
 
-    Backward computes each row again, or autograd would keep them all.
+    Backward recomputes each row; autograd would keep all of them.
     """
     rows = zip(
         _keys(layer, x, mask).split(1, dim=-1),
@@ -35,7 +35,7 @@ def row_by_row(layer: BidirectionalSSM, x: Tensor, mask: Tensor | None = None) -
 
 
 def direct_kernels(layer: BidirectionalSSM, length: int, chunk: int = 4096) -> Tensor:
-    """Causal and reverse kernel (2, H, L) by the sum over modes at each lag, in float64."""
+    """Causal and reverse kernels (2, H, L): the sum over modes at each lag, in float64."""
     dynamics = [parameter.detach().double() for parameter in _kernel_parameters(layer)[:-1]]
     weights, z = _modes(*dynamics)
     lags = torch.arange(length, device=z.device, dtype=torch.float64)
@@ -60,19 +60,19 @@ def _kernel_parameters(layer: BidirectionalSSM) -> list[Tensor]:
     _, _, _, _, C, D = parameters
     if C.shape[0] != 2 or parameters[0].dim() != 2 or layer.k_proj.out_features != len(D):
         raise ValueError(
-            "the references know one layer, the published one: two directions that share their "
-            "eigenvalues, and real projections; leave the ssm_ settings at their defaults"
+            "the references implement the published layer only (two directions with shared "
+            "eigenvalues, real projections); leave the ssm_ settings at their defaults"
         )
     return parameters
 
 
 def _keys(layer: BidirectionalSSM, x: Tensor, mask: Tensor | None) -> Tensor:
-    k = layer.k_proj(x)
+    k = layer.k_proj(x).transpose(1, 2)
     return k if mask is None else k * mask[..., None].to(k.dtype)
 
 
 def _gated(layer: BidirectionalSSM, x: Tensor, z: Tensor) -> Tensor:
-    return layer.output(layer.q_proj(x) * z.to(x.dtype))
+    return layer.output(layer.q_proj(x) * z.to(x.dtype).transpose(1, 2))
 
 
 def _modes(

@@ -1,4 +1,4 @@
-"""Measurements over lengths, each in a fresh process, so that a peak is that of one case alone."""
+"""Sweeps over lengths: each case in a new process, so that its memory peak is its own."""
 
 import json
 import math
@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from pipeline.benchmarking.cases import Case, measure, needed_bytes
-from pipeline.benchmarking.meter import GIB, device_name, is_out_of_memory, limit_memory
-from pipeline.files import replace_json
+from pipeline.benchmarking.cases import Case, Row, label, measure, needed_bytes
+from pipeline.common.files import replace_json
+from pipeline.common.power_law import fit_exponent
+from pipeline.common.units import GIB
+from pipeline.distributed.device import device_name, is_out_of_memory, limit_memory
 from pipeline.model.memory import available_memory
 
-Row = dict[str, Any]
 PROGRAM = Path(__file__).resolve().parents[1] / "benchmark.py"
 COLUMNS: dict[str, tuple[str, str]] = {
     "wall_s": ("wall s", "{:.3f}"),
@@ -34,7 +35,7 @@ def run(
     memory_bytes: int | None,
     output: Path,
 ) -> None:
-    """Measure the cases, print a table as it grows; COMMAND.json and COMMAND.png in `output`."""
+    """Measure the cases, print a row for each, write COMMAND.json and COMMAND.png to `output`."""
     written, figure = (output / f"{command}.{kind}" for kind in ("json", "png"))
     results = measure_all(
         command, cases, device, written,
@@ -43,9 +44,11 @@ def run(
     rows, time = results["rows"], time_field(device)
     results["growth"] = growth(rows, time)
     for name, power in results["growth"].items():
-        print(f"{name}: as L^{power['measured']:.2f} (its law over these: {power['law']:.2f})")
+        print(
+            f"{name}: L^{power['measured']:.2f} (its law over these lengths: L^{power['law']:.2f})"
+        )
     replace_json(written, results)
-    from pipeline.benchmarking.figures import draw  # needs more than a GPU node may have
+    from pipeline.benchmarking.sweep_plot import draw  # needs more than a GPU node may have
 
     fast = {time: COLUMNS[time][0]} if command == "layer" else {"tokens_per_s": "tokens/s"}
     draw(rows, {**fast, "peak_gib": "peak GiB"}, figure)
@@ -59,11 +62,11 @@ def measure_all(
     written: Path,
     measure: Callable[[Case, Sequence[Row]], Row],
 ) -> dict[str, Any]:
-    """The command's results, in the file `written` as they come and printed as a table.
+    """Measure all cases; each row is printed and saved to `written` as soon as it is measured.
 
-    `measure` is given a case and the rows before it.
+    `measure` gets a case and the rows before it.
     """
-    cases = list(cases)  # an impossible one is an error before anything is written
+    cases = list(cases)  # an invalid one raises before anything is written
     rows: list[Row] = []
     results: dict[str, Any] = {
         "command": command, "device": device_name(device), "torch": torch.__version__, "rows": rows,
@@ -73,21 +76,21 @@ def measure_all(
     for case in cases:
         rows.append(measure(case, rows))
         print(as_table_line(rows[-1]), flush=True)
-        replace_json(written, results)  # a sweep that is cut short still leaves what it found
+        replace_json(written, results)  # an interrupted sweep keeps its rows
     return results
 
 
 def time_field(device: torch.device) -> str:
-    """The time to compare: others use a CPU's cores too."""
+    """The time to compare: CPU seconds on a CPU, which others may use too."""
     return "cpu_s" if device.type == "cpu" else "wall_s"
 
 
 def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
-    """The case's fields and its `measure` in a process of its own, or a `cross`: why not.
+    """The case's fields with its result from a new process, or with a `cross`: why it has none.
 
-    Refused beforehand where it is known to need more than `memory_bytes` (None: what is
-    available); ended past `limit_s` seconds, or where an allocation goes past that memory.
-    Raises ValueError for an impossible case, RuntimeError where the process broke.
+    Not started where it is known to need more than `memory_bytes` (None: the available memory);
+    stopped after `limit_s` seconds, or where an allocation exceeds that memory. Raises ValueError
+    for an invalid case, RuntimeError where the process failed.
     """
     row = asdict(case)
     memory = available_memory(torch.device(case.device)) if memory_bytes is None else memory_bytes
@@ -104,14 +107,14 @@ def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
     if done.returncode == 2:
         raise ValueError(done.stderr.strip().removeprefix("error: "))
     if done.returncode == -9:
-        return {**row, "cross": "out of memory (ended by the system)"}
+        return {**row, "cross": "out of memory (killed by the system)"}
     if done.returncode:
         raise RuntimeError(f"measuring {case.subject} failed:\n{done.stderr}")
     return {**row, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def measure_here(request: str) -> Row:
-    """The other end of `measure_apart`: the result, or a cross where memory ran out."""
+    """Runs in the process of `measure_apart`: the result, or a cross where memory ran out."""
     values = json.loads(request)
     case = Case(**values["case"])
     if torch.device(case.device).type == "cpu":
@@ -124,19 +127,11 @@ def measure_here(request: str) -> Row:
         return {"cross": f"out of memory (more than {values['memory_bytes'] / GIB:.3g} GiB)"}
 
 
-def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The power of the length that fits best: the slope of log values over log lengths."""
-    x, y = ([math.log(value) for value in some] for some in (lengths, values))
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / sum((a - mean_x) ** 2 for a in x)
-
-
 def growth(rows: Sequence[Row], time: str) -> dict[str, dict[str, float]]:
-    """How the kernel's memory and the layer's time grow, as powers of the length.
+    """Exponents of the kernel's memory and of the layer's time, as powers of the length.
 
-    Beside each the power expected over the same lengths: that of sqrt(L), that of L log L. Of
-    subjects measured at three lengths or more.
+    `law` is the exponent of sqrt(L) or L log L over the same lengths. Only subjects measured at
+    three or more lengths.
     """
     found = {}
     for name, subject, mode, value, law in (
@@ -151,29 +146,20 @@ def growth(rows: Sequence[Row], time: str) -> dict[str, dict[str, float]]:
         }
         if len(points) >= 3:
             found[name] = {
-                "measured": exponent(list(points), list(points.values())),
-                "law": exponent(list(points), [law(length) for length in points]),
+                "measured": fit_exponent(list(points), list(points.values())),
+                "law": fit_exponent(list(points), [law(length) for length in points]),
             }
     return found
 
 
-def label(row: Row) -> str:
-    """What is measured, in words: the line of a figure."""
-    if row["subject"] == "decode":
-        return f"{row['form']}, {row['beams']} beam{'s' if row['beams'] > 1 else ''}"
-    if row["memory"] == "saving":
-        return f"{row['subject']}, saving"
-    return row["subject"] if row["batch"] == 1 else f"{row['subject']} B {row['batch']}"
-
-
 def header() -> str:
-    """Of the table."""
+    """The table's header."""
     names = "".join(f"{name:>12}" for name, _ in COLUMNS.values())
     return f"{'what':24}{'mode':12}{'L':>8}{names}"
 
 
 def as_table_line(row: Row) -> str:
-    """One line of the table; a cross where there is no result."""
+    """One line of the table; a cross and its reason where there is no result."""
     start = f"{label(row):24}{row['mode']:12}{row['length']:8}"
     if "cross" in row:
         return f"{start}  × {row['cross']}"

@@ -1,6 +1,6 @@
-"""LOCOST beside other systems, each whole: memory, time, and the longest input that fits.
+"""Comparison of LOCOST with other whole systems: memory, time, and the longest input that fits.
 
-The paper's table of samples a second and its figure of memory against length.
+As in the paper's table of samples a second and its figure of memory against length.
 """
 
 import argparse
@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from pipeline.benchmarking.cases import Case, Memory, Mode
-from pipeline.benchmarking.sweep import Row, measure_all, measure_apart, time_field
-from pipeline.files import replace_json
+from pipeline.benchmarking.cases import Case, Memory, Mode, Row
+from pipeline.benchmarking.sweep import measure_all, measure_apart, time_field
+from pipeline.common.files import replace_json
 from pipeline.model.encoder import TOKEN_BLOCK
 
 OURS = "locost"
@@ -20,13 +20,13 @@ OURS = "locost"
 
 @dataclass(frozen=True)
 class Target:
-    """What LOCOST is to reach beside a system, plain beside plain and saving beside saving."""
+    """The project's target for LOCOST against a system, both plain or both saving."""
 
     system: str
     mode: Mode
     length: int
     figure: Literal["memory", "throughput"]
-    """Its memory over the other's, at most `ratio`; or its throughput, at least."""
+    """LOCOST's memory over the other's is at most `ratio`; its throughput at least."""
     ratio: float
 
 
@@ -43,7 +43,7 @@ TARGETS = (
 
 
 def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | None) -> None:
-    """Measure, print table, longest inputs and ratios; systems.json and systems.png."""
+    """Measure; print table, longest inputs and ratios; write systems.json and systems.png."""
     written, figure = (options.output / f"systems.{kind}" for kind in ("json", "png"))
 
     def measure(case: Case, before: Sequence[Row]) -> Row:
@@ -60,14 +60,16 @@ def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | N
     replace_json(written, results)
     for line in as_text(results):
         print(line)
-    from pipeline.benchmarking.figures import draw_memory  # needs more than a GPU node may have
+    # These need more than a GPU node may have.
+    from pipeline.reporting.measurements import Measurements
+    from pipeline.reporting.paper.figures import plot_memory
 
-    draw_memory(rows, figure)
+    plot_memory(Measurements(results["device"], rows), figure)
     print(f"{written}, {figure}")
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """System by system, in each mode, plain and saving, from the shortest length on."""
+    """By system, mode and memory setting, shortest lengths first."""
     modes: Sequence[Mode] = get_args(Mode) if options.mode == "both" else (options.mode,)
     for system in options.systems:
         for mode in modes:
@@ -82,10 +84,10 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def known(case: Case, before: Sequence[Row]) -> Row | None:
-    """The case's row where it follows from those before: it need not be run.
+    """The case's row where the rows before it already give it; None where it must be run.
 
-    What went wrong at a shorter length would go wrong again; and without gradients there is nothing
-    to save but LOCOST's blocks of tokens, in long inputs.
+    A failure at a shorter length would repeat; and without gradients the only memory saving is
+    LOCOST's blocks of tokens, in long inputs.
     """
     for row in before:
         same = (row["subject"], row["mode"]) == (case.subject, case.mode)
@@ -102,7 +104,7 @@ def known(case: Case, before: Sequence[Row]) -> Row | None:
 
 
 def longest(rows: Sequence[Row]) -> dict[str, dict[str, int | None]]:
-    """By system, mode and memory: the longest length measured, and the first that failed."""
+    """By system, mode and memory setting: the longest length that ran, the first that failed."""
     found: dict[str, dict[str, int | None]] = {}
     for row in rows:
         entry = found.setdefault(_name(row), {"fits": None, "fails": None})
@@ -114,7 +116,7 @@ def longest(rows: Sequence[Row]) -> dict[str, dict[str, int | None]]:
 
 
 def ratios(rows: Sequence[Row], time: str) -> list[Row]:
-    """LOCOST over each other system: its memory, and its throughput, in the same circumstances."""
+    """LOCOST's memory and throughput over each other system's, at equal mode, memory and length."""
     ours = {_circumstances(row): row for row in rows if row["subject"] == OURS and time in row}
     return [
         {
@@ -129,7 +131,7 @@ def ratios(rows: Sequence[Row], time: str) -> list[Row]:
 
 
 def targets(found: Sequence[Row]) -> Iterator[tuple[Target, Memory, float]]:
-    """Each target of which both sides were measured, with the ratio found."""
+    """The targets whose two sides were measured, with the ratio found."""
     for target in TARGETS:
         for row in found:
             key = (row["system"], row["mode"], row["length"])
@@ -138,19 +140,19 @@ def targets(found: Sequence[Row]) -> Iterator[tuple[Target, Memory, float]]:
 
 
 def as_text(results: dict[str, Any]) -> Iterator[str]:
-    """What the rows say together."""
+    """The printed summary: weights, longest inputs, ratios, targets."""
     yield ""
     weights = {
         row["subject"]: row["weights_gib"] for row in results["rows"] if "weights_gib" in row
     }
-    yield "weights, not in the peak: " + ", ".join(
+    yield "weights, not counted in the peak: " + ", ".join(
         f"{system} {size:.2f} GiB" for system, size in weights.items()
     )
-    yield "longest input, of the lengths tried:"
+    yield "longest input that ran, of the lengths tried:"
     for name, entry in results["longest"].items():
         fails = f", not {entry['fails']:,}" if entry["fails"] else ""
         yield f"  {name:40}{entry['fits'] or 0:>9,}{fails}"
-    yield "LOCOST over each system (memory: less is better; throughput: more is):"
+    yield "LOCOST over each system (memory: lower is better; throughput: higher):"
     for row in results["ratios"]:
         loses = row["memory_ratio"] > 1, row["throughput_ratio"] < 1
         marks = [name for name, lost in zip(("memory", "throughput"), loses, strict=True) if lost]
@@ -162,7 +164,7 @@ def as_text(results: dict[str, Any]) -> Iterator[str]:
         least = target["figure"] == "throughput"
         met = target["found"] >= target["ratio"] if least else target["found"] <= target["ratio"]
         yield (
-            f"target {'met' if met else 'MISSED'}: {target['figure']} beside {target['system']}, "
+            f"target {'met' if met else 'MISSED'}: {target['figure']} against {target['system']}, "
             f"{target['mode']} at {target['length']:,}, {target['memory']}: {target['found']:.2f}, "
             f"{'at least' if least else 'at most'} {target['ratio']:.2f}"
         )

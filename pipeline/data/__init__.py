@@ -1,1 +1,1 @@
-"""The global sample order and the micro-batches cut from it."""
+"""The global sample order, and micro-batches read in that order."""

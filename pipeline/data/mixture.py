@@ -1,4 +1,4 @@
-"""The datasets a run trains on, as one."""
+"""The training datasets of a run, mixed by weight."""
 
 import os
 from fractions import Fraction
@@ -6,22 +6,24 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.batch_spans import Spans
 from pipeline.config import DataConfig
 from pipeline.data.order import GlobalOrder
+from pipeline.data.shard_cache import staging_folder
 from pipeline.shards import Dataset
 
 
 class Mixture:
     """`data.train` and the folders of `data.mixture`, of one tokenizer, with their weights.
 
-    Raises ValueError, as Dataset does, and where two tokenizers differ, one dataset is there twice
-    or `data.stage_dir` cannot be written to.
+    Raises ValueError as Dataset does, and if two tokenizers differ, a dataset is listed twice, or
+    `data.stage_dir` cannot be written to.
     """
 
     def __init__(self, data: DataConfig) -> None:
         folders = {data.train: 1.0, **data.mixture}
         if data.train in data.mixture:
-            raise ValueError(f"data.mixture names data.train, {data.train}, again; leave it out")
+            raise ValueError(f"data.mixture also names data.train, {data.train}; leave it out")
         self.datasets = [Dataset(folder) for folder in folders]
         self.weights = list(folders.values())
         first = self.datasets[0]
@@ -37,7 +39,7 @@ class Mixture:
             for other in self.datasets[:number]:
                 if other.fingerprint == dataset.fingerprint:
                     raise ValueError(
-                        f"data.mixture {dataset.path} is the dataset of {other.path} again; leave "
+                        f"data.mixture {dataset.path} is the same dataset as {other.path}; leave "
                         "it out and give the other a higher weight"
                     )
         if data.stage_dir:
@@ -45,7 +47,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """What decides the samples: the only dataset's fingerprint, or all with their weights."""
+        """Identifies the samples: the dataset's fingerprint, or all of them with their weights."""
         if len(self.datasets) == 1:
             return self.datasets[0].fingerprint
         return " + ".join(
@@ -54,20 +56,22 @@ class Mixture:
         )
 
     def __len__(self) -> int:
-        """Samples of an epoch: those drawn while data.train is passed through once."""
+        """Samples of an epoch: those drawn during one pass over data.train."""
         return ceil(len(self.datasets[0]) * sum(Fraction(str(weight)) for weight in self.weights))
 
-    def order(self, batch_size: int, seed: int) -> GlobalOrder:
-        """The global order over all of them."""
+    def order(self, batch_size: int, seed: int, skipped: Spans = ()) -> GlobalOrder:
+        """The global order over all datasets, without the `skipped` batches."""
         sizes = [[shard.samples for shard in dataset.shards] for dataset in self.datasets]
-        return GlobalOrder(sizes, batch_size, seed, self.weights)
+        return GlobalOrder(sizes, batch_size, seed, self.weights, skipped)
 
     def _stage(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"data.stage_dir {folder} cannot be made: {error.strerror}") from None
+            raise ValueError(
+                f"data.stage_dir {folder} cannot be created: {error.strerror}"
+            ) from None
         if not os.access(folder, os.W_OK):
             raise ValueError(f"data.stage_dir {folder} cannot be written to; give another folder")
         for dataset in self.datasets:
-            dataset.copies = folder / f"locost-{dataset.fingerprint[:16]}"
+            dataset.copies = staging_folder(folder, dataset)

@@ -1,7 +1,7 @@
 """The global sample order: a pure function of (shard sizes, weights, seed, batch size).
 
-It does not know the number of processes, so a run may be resumed on another number; where it
-stands is one integer, the step.
+It does not depend on the number of processes, so a run may resume on another number; its position
+is one integer, the step.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+
+from pipeline.common.batch_spans import Spans, batch_of
 
 WINDOW_SHARDS = 16  # shuffled together: bounds the shards that are open at one time
 
@@ -25,9 +27,9 @@ class GlobalOrder:
     """Endless epochs over datasets, mixed by weight and cut into batches.
 
     `shard_sizes` holds the samples of each shard of each dataset. Every dataset passes through its
-    own epochs (see Epochs). Which one a place of the stream is taken from is no draw of lots: of
-    the first n places, dataset d has its share of n, to within one for each dataset before it.
-    Raises ValueError for a dataset without samples.
+    own epochs (see Epochs). The interleaving is deterministic: of the first n places of the stream,
+    dataset d has its share of n, to within one for each dataset before it. The batches in `skipped`
+    are left out. Raises ValueError for a dataset without samples.
     """
 
     def __init__(
@@ -36,19 +38,20 @@ class GlobalOrder:
         batch_size: int,
         seed: int,
         weights: Sequence[float] = (1.0,),
+        skipped: Spans = (),
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size, self.skipped = batch_size, skipped
         self.epochs = [
             Epochs(sizes, seed, number)
             for number, (sizes, _) in enumerate(zip(shard_sizes, weights, strict=True))
         ]
         exact = [Fraction(str(weight)) for weight in weights]
-        # A dataset's share of what the datasets before it leave.
+        # A dataset's share of what remains after the datasets before it.
         self._shares = [weight / sum(exact[k:]) for k, weight in enumerate(exact)]
 
     def samples(self, step: int) -> list[SampleRef]:
-        """The samples of global batch `step` (from 0), in order."""
-        first = step * self.batch_size
+        """The samples of update `step` (from 0), in order."""
+        first = batch_of(step, self.skipped) * self.batch_size
         owners, before = [], self._taken(first)
         taken = before
         for place in range(first + 1, first + self.batch_size + 1):
@@ -62,9 +65,9 @@ class GlobalOrder:
         return [SampleRef(dataset, next(drawn[dataset])) for dataset in owners]
 
     def shards_ahead(self, step: int) -> list[tuple[int, int]]:
-        """(dataset, shard) of the windows that batch `step` lies in, then of those that follow."""
-        start = self._taken(step * self.batch_size)
-        stop = self._taken((step + 1) * self.batch_size)
+        """(dataset, shard) of the windows of update `step`'s batch, then of those that follow."""
+        first = batch_of(step, self.skipped) * self.batch_size
+        start, stop = self._taken(first), self._taken(first + self.batch_size)
         found = [
             epochs.windows(start[d], stop[d] - start[d]) for d, epochs in enumerate(self.epochs)
         ]

@@ -1,31 +1,40 @@
-"""Batches prepared while the model works on the ones before."""
+"""Batches prepared in the background while the model computes."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from pipeline.data.batches import Batches, StepBatch
-from pipeline.data.read_ahead import ReadAhead
+from pipeline.data.shard_cache import ShardCache
 
-STEPS_AHEAD = 2  # batches that wait, ready, beside the one in use
+STEPS_AHEAD = 2  # batches kept ready, in addition to the one in use
+READS = 16
+"""Reads of a process that are outstanding at once. A file system that takes 30 ms for each would
+need half a second for 16 samples one after another, longer than a step of the base model."""
 
 
 class Prefetched:
-    """`step` as Batches has it, from a thread that is at most STEPS_AHEAD steps ahead.
+    """`Batches.step` computed by a thread, at most STEPS_AHEAD steps ahead, with `reads` at once.
 
-    It keeps no state that a resumed run would need. An error met in preparing a step is raised by
-    that step. `read_ahead` is told of every step that is prepared; `pin` leaves the tensors in
-    page-locked memory. A context manager: its end stops both threads.
+    It keeps no state that a resumed run would need. An error in preparing a step is raised by
+    that step. `shard_cache` advances with every step that is prepared; `pin` puts the tensors in
+    page-locked memory. A context manager: leaving it stops all threads.
     """
 
     def __init__(
-        self, batches: Batches, read_ahead: ReadAhead | None = None, pin: bool = False
+        self,
+        batches: Batches,
+        shard_cache: ShardCache | None = None,
+        pin: bool = False,
+        reads: int = READS,
     ) -> None:
-        self.batches, self.read_ahead, self.pin = batches, read_ahead, pin
+        self._readers = ThreadPoolExecutor(reads, thread_name_prefix="reads")
+        self.batches = replace(batches, each=self._readers.map)
+        self.shard_cache, self.pin = shard_cache, pin
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ready: dict[int, Future[StepBatch]] = {}
 
     def step(self, step: int) -> StepBatch:
-        """This process's share of global batch `step`; the next ones are begun."""
+        """This process's share of global batch `step`; starts preparing the next ones."""
         wanted = range(step, step + STEPS_AHEAD + 1)
         for number in self._ready.keys() - set(wanted):
             self._ready.pop(number).cancel()
@@ -35,10 +44,11 @@ class Prefetched:
         return self._ready.pop(step).result()
 
     def close(self) -> None:
-        """Stop the threads; what they were at is finished or left."""
+        """Stop the threads; the step in preparation is finished or dropped."""
         self._thread.shutdown(cancel_futures=True)
-        if self.read_ahead:
-            self.read_ahead.close()
+        self._readers.shutdown()
+        if self.shard_cache:
+            self.shard_cache.close()
 
     def __enter__(self) -> "Prefetched":
         return self
@@ -47,8 +57,8 @@ class Prefetched:
         self.close()
 
     def _prepare(self, step: int) -> StepBatch:
-        if self.read_ahead:
-            self.read_ahead.advance(step)
+        if self.shard_cache:
+            self.shard_cache.advance(step)
         batch = self.batches.step(step)
         if self.pin:
             batch = replace(batch, micro_batches=[one.pinned() for one in batch.micro_batches])

@@ -1,1 +1,1 @@
-"""What a training run will need: memory, time, energy."""
+"""Estimates of the memory, time and energy of a training run."""

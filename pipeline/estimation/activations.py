@@ -1,7 +1,8 @@
-"""Bytes that a training step computes with beside its states, counted from the sizes.
+"""Bytes of the activations of a training step, counted from the sizes.
 
-What autograd keeps for the backward pass is the sum over the operations of the model; a test holds
-it to the tensors that torch really saves. n source and m target positions (padded, of the whole
+Formulas rather than a trace of the model: they take no time at any length, and they hold for a GPU
+on machines without one, where torch cannot trace CUDA operations. Tests hold them to the tensors
+that autograd saves and to measured peaks. n source and m target positions (padded, of the whole
 micro-batch), H channels, F inner channels of the feed-forward, I = heads x head_dim, V vocabulary,
 w bytes of an element in matrix products. Residuals, norms and the loss are fp32.
 """
@@ -9,17 +10,19 @@ w bytes of an element in matrix products. Residuals, norms and the loss are fp32
 from dataclasses import dataclass
 
 from pipeline.model import LocostConfig
+from pipeline.model.kept_kernels import BLOCK_ELEMENTS
+from pipeline.model.locost import LOSS_CHUNK
 from pipeline.model.long_conv import Layout
-from pipeline.model.ssm import BLOCK_ELEMENTS, levels
+from pipeline.model.parameter_counts import FP32
+from pipeline.model.vandermonde import levels
 
-FP32 = 4
 COMPLEX128 = 16
-MODES_KEPT = 12  # arrays (D, h, N) of complex128 in the graph from the kernel's parameters to modes
+MODES_KEPT = 12  # complex128 arrays (D, h, N) in the graph from the kernel's parameters to modes
 
 
 @dataclass(frozen=True)
-class Padded:
-    """A micro-batch: samples padded to one source and one target length, in tokens."""
+class PaddedShape:
+    """The shape of a micro-batch: samples, and their padded source and target length in tokens."""
 
     samples: int
     source: int
@@ -37,39 +40,39 @@ class Padded:
 
 
 @dataclass(frozen=True)
-class Computation:
-    """How the model is run."""
+class ActivationMemory:
+    """Bytes that a forward pass saves and a backward pass adds, for one way to run the model."""
 
     config: LocostConfig
     product_bytes: int
     """w: 2 in bf16, 4 in fp32."""
     on_gpu: bool
-    """GPUs fuse the norm, keep dropout masks in a byte, and never keep attention's weights."""
+    """GPUs fuse the norm, keep dropout masks in bytes, and never keep attention weights."""
     recompute: bool = False
-    """Blocks keep only their inputs."""
+    """Gradient checkpointing (activation checkpointing): blocks keep only their inputs."""
 
-    def encoder(self, batch: Padded) -> int:
-        """Kept by the encoder: its blocks, the final norm and the states (n, H)."""
+    def encoder(self, batch: PaddedShape) -> int:
+        """Saved by the encoder: its blocks, the final norm and the states (n, H)."""
         tokens, config = batch.sources, self.config
         ends = self._norm(tokens) + FP32 * tokens * config.d_model
         ends += 2 * self._mask(tokens * config.d_model, FP32)
         return ends + config.encoder_layers * self._block(self.encoder_block(batch), tokens)
 
-    def encoder_block(self, batch: Padded) -> int:
-        """Two norms; normed twice, keys, convolved keys, queries, gated; the feed-forward."""
+    def encoder_block(self, batch: PaddedShape) -> int:
+        """Two norms and their results, keys, convolved keys, queries, gated; the feed-forward."""
         tokens, config = batch.sources, self.config
         parts = 2 if config.ssm_projections == "complex" else 1
         mixed = self.product_bytes * tokens * config.d_model * (3 + 3 * parts)
         return 2 * self._norm(tokens) + mixed + self._feed_forward(tokens) + self._drops(tokens, 2)
 
-    def decoder(self, batch: Padded) -> int:
-        """Kept by the decoder, what comes from the source aside."""
+    def decoder(self, batch: PaddedShape) -> int:
+        """Saved by the decoder, without the keys and values of the source."""
         tokens, config = batch.targets, self.config
         ends = self._norm(tokens) + self.product_bytes * tokens * config.d_model
         ends += 2 * self._mask(tokens * config.d_model, FP32)
         return ends + config.decoder_layers * self._block(self.decoder_block(batch), tokens)
 
-    def decoder_block(self, batch: Padded) -> int:
+    def decoder_block(self, batch: PaddedShape) -> int:
         """Three norms and their results, both attentions' queries and contexts, feed-forward."""
         tokens, config = batch.targets, self.config
         inner = tokens * config.num_heads * config.head_dim
@@ -86,9 +89,9 @@ class Computation:
             kept += self._weights(batch.samples, batch.target, batch.source)
         return kept + self._feed_forward(tokens) + self._drops(tokens, 3)
 
-    def cross_attention(self, batch: Padded) -> int:
-        """Kept of the source by the decoder: each block's keys and values, and in bf16 the states
-        once more for either."""
+    def cross_attention(self, batch: PaddedShape) -> int:
+        """Saved of the source by the decoder: each block's keys and values, and in bf16 a copy of
+        the states for each of the two."""
         config, tokens = self.config, batch.sources
         inner = config.num_heads * config.head_dim
         one = 2 * tokens * inner * self._attention_bytes(self._plain_cross_attention)
@@ -96,17 +99,15 @@ class Computation:
             one += 2 * tokens * config.d_model * self.product_bytes
         return one * (1 if self.recompute else config.decoder_layers)
 
-    def logits(self, batch: Padded) -> int:
-        """As the loss turns back: logits, log-probabilities, the gradients of both, fp32."""
-        return batch.targets * self.config.vocab_size * (self.product_bytes + 3 * FP32)
+    def logits(self, batch: PaddedShape) -> int:
+        """In the loss's backward pass: logits, log-probabilities, gradients of both, fp32; of one
+        chunk of target positions."""
+        positions = min(batch.targets, LOSS_CHUNK)
+        return positions * self.config.vocab_size * (self.product_bytes + 3 * FP32)
 
-    def held_logits(self, batch: Padded) -> int:
-        """The logits alone, which the output holds to the step's end."""
-        return batch.targets * self.config.vocab_size * self.product_bytes
-
-    def attention_backward(self, batch: Padded) -> int:
-        """What a decoder block's backward pass computes with: gradients of attention's weights,
-        where there are such, and of the feed-forward."""
+    def attention_backward(self, batch: PaddedShape) -> int:
+        """Added by a decoder block's backward pass: gradients of the attention weights, where
+        they exist, or of the feed-forward; the block's activations, if recomputed."""
         longest = max(
             batch.target if self._plain_self_attention else 0,
             batch.source if self._plain_cross_attention else 0,
@@ -116,29 +117,29 @@ class Computation:
         dense = 2 * self.product_bytes * batch.targets * self.config.d_ff
         return max(2 * FP32 * scores, dense) + again
 
-    def feed_forward_backward(self, batch: Padded) -> int:
-        """What the feed-forward of the last encoder block adds when it turns back: gradients of
-        states and residual stream, and of both projections; the block itself, if recomputed."""
+    def feed_forward_backward(self, batch: PaddedShape) -> int:
+        """Added by the backward pass of the last encoder block's feed-forward: gradients of states
+        and residual stream, and of both projections; the block's activations, if recomputed."""
         tokens = batch.sources
         again = self.encoder_block(batch) if self.recompute else 0
         gradients = 2 * FP32 * tokens * self.config.d_model
         return again + gradients + 2 * self.product_bytes * tokens * self.config.d_ff
 
-    def convolution_backward(self, batch: Padded) -> tuple[int, int]:
-        """What its convolution adds: (gradients less what is freed by then, the kernel's and the
-        FFT's buffers with channels first)."""
+    def convolution_backward(self, batch: PaddedShape) -> tuple[int, int]:
+        """Added by its convolution's backward pass: (gradients less what has been freed by then,
+        its result and the buffers of kernel and FFT)."""
         tokens, channels = batch.sources, self.config.d_model
         again = self.encoder_block(batch) if self.recompute else 0
         gradients = 2 * FP32 * tokens * channels
         freed = self._feed_forward(tokens) + self._norm(tokens)
         freed += 3 * self.product_bytes * tokens * channels  # normed, gated, queries
         parts = 2 if self.config.ssm_projections == "complex" else 1
-        transposed = 3 * self.product_bytes * tokens * channels * parts
-        return again + gradients - freed, transposed + self.ssm_buffers(batch)
+        result = self.product_bytes * tokens * channels * parts
+        return again + gradients - freed, result + self.ssm_buffers(batch)
 
-    def ssm_buffers(self, batch: Padded) -> int:
-        """Of one block of channels: the kernel's two-level factors, and beside them the more of the
-        spectra and of the factors' gradients. See pipeline/model/ssm.py for the letters."""
+    def ssm_buffers(self, batch: PaddedShape) -> int:
+        """For one block of channels: the kernel's two-level factors, plus the larger of the
+        spectra and the factors' gradients. Letters as in pipeline/model/ssm.py."""
         config = self.config
         inner, outer = levels(batch.source)
         size = Layout.of(batch.source).size
@@ -159,7 +160,7 @@ class Computation:
 
     @property
     def _plain_self_attention(self) -> bool:
-        """torch's fused kernels for CPUs take no bias with gradients, and no dropout."""
+        """Written out: torch's fused CPU kernels take no bias with gradients, and no dropout."""
         return not self.on_gpu and (self.config.positions == "relative" or self.config.dropout > 0)
 
     @property
@@ -167,11 +168,11 @@ class Computation:
         return not self.on_gpu and self.config.dropout > 0
 
     def _attention_bytes(self, plain: bool) -> int:
-        """Attention written out computes in fp32."""
+        """Bytes of an element: attention written out computes in fp32."""
         return FP32 if plain else self.product_bytes
 
     def _weights(self, samples: int, queries: int, keys: int) -> int:
-        """Attention's weights; with dropout also its mask and the weights left."""
+        """Attention weights; with dropout also the mask and the remaining weights."""
         copies = 3 if self.config.dropout else 1
         return FP32 * samples * self.config.num_heads * queries * keys * copies
 
@@ -183,16 +184,16 @@ class Computation:
         return FP32 * tokens * (self.config.d_model * (1 if self.on_gpu else 2) + 1)
 
     def _feed_forward(self, tokens: int) -> int:
-        """Both projections, the gate, their product, and its dropout's mask."""
+        """Both projections, the gate, their product, and its dropout mask."""
         inner = tokens * self.config.d_ff
         return 4 * self.product_bytes * inner + self._mask(inner, self.product_bytes)
 
     def _drops(self, tokens: int, count: int) -> int:
-        """Masks of the residual sub-layers."""
+        """Dropout masks of the residual sub-layers."""
         return count * self._mask(tokens * self.config.d_model, self.product_bytes)
 
     def _mask(self, elements: int, width: int) -> int:
-        """A dropout's: a byte an element on a GPU, a number of the activation's type on a CPU."""
+        """A dropout mask: a byte an element on a GPU, a number of the activations' type else."""
         if not self.config.dropout:
             return 0
         return elements * (1 if self.on_gpu else width)

@@ -1,56 +1,57 @@
-"""What a run will take: operations, memory, time, energy."""
+"""Operations, memory, time and energy of a run."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pipeline.benchmarking.flops import training_flops
+from pipeline.common.gpus import Gpu
 from pipeline.config import RunConfig
-from pipeline.estimation.activations import Computation, Padded
-from pipeline.estimation.gpus import Gpu
+from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.lengths import Lengths, drawn_steps, padded_step
-from pipeline.estimation.memory import Parameters, Parts, Sharding, moments, peak_bytes
+from pipeline.estimation.memory import BytesByPart, Sharding, memory_by_moment, peak_bytes
 from pipeline.model import LocostConfig
+from pipeline.model.flops import training_flops
+from pipeline.model.parameter_counts import ParameterCounts
 
 HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Work:
-    """An update over all GPUs, with one way of padding; figures are means of drawn batches."""
+class UpdateEstimate:
+    """One update over all GPUs, with one way of padding; figures are means of drawn batches."""
 
     name: str
     flops: float
-    """Of the padded positions, forward and backward, multiply-adds as two."""
+    """Of all padded positions, forward and backward; a multiply-add counts as two."""
     source_fill: float
     """Share of real tokens among the padded source positions."""
     source_tokens: float
     target_tokens: float
-    largest: Padded
+    largest: PaddedShape
     """The micro-batch that takes most memory."""
-    memory: dict[str, Parts]
-    """Of that one: bytes by moment and part."""
+    memory: dict[str, BytesByPart]
+    """Of that micro-batch: bytes by moment and part."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One run on a number of GPUs."""
+    """A run on a number of GPUs."""
 
-    parameters: Parameters
+    parameters: ParameterCounts
     sharding: Sharding
     steps: int
-    real: Work
+    real: UpdateEstimate
     """Batches by length, as the trainer makes them."""
-    padded: Work
+    padded: UpdateEstimate
     """Every sample padded to the longest."""
 
 
 def estimate(
     config: RunConfig, settings: dict[str, Any], processes: int, steps: int, lengths: Lengths,
-    vocab_size: int, on_gpu: bool = True,
+    vocab_size: int,
 ) -> Estimate:  # fmt: skip
-    """A run of the configuration with the filled-in DeepSpeed settings.
+    """The estimate of a configuration with the filled-in DeepSpeed settings.
 
     Raises ValueError for a baseline.
     """
@@ -58,12 +59,15 @@ def estimate(
     architecture = config.architecture(vocab_size)
     if not isinstance(architecture, LocostConfig):
         raise ValueError(
-            f"model.baseline is {architecture.name}, and only LOCOST is estimated; leave it out, "
-            "or measure it by `python pipeline/benchmark.py systems`"
+            f"model.baseline is {architecture.name}, and only LOCOST can be estimated; leave it "
+            "out, or measure it with `python pipeline/benchmark.py systems`"
         )
-    parameters, sharding = Parameters.of(architecture), Sharding.of(settings, processes)
-    computation = Computation(
-        architecture, 2 if train.precision == "bf16" else 4, on_gpu, train.recompute_activations
+    parameters, sharding = ParameterCounts.of(architecture), Sharding.of(settings, processes)
+    activations = ActivationMemory(
+        architecture,
+        product_bytes=2 if train.precision == "bf16" else 4,
+        on_gpu=True,
+        recompute=train.recompute_activations,
     )
     parts = processes * train.accumulation
     limits = (data.source_length, data.target_length)
@@ -75,10 +79,10 @@ def estimate(
     alike = padded_step(train.batch_size, parts, longest[0], longest[1])
     padded = [(real, alike) for real, _ in drawn]
 
-    def work(name: str, steps: list[tuple[np.ndarray, list[Padded]]]) -> Work:
+    def update(name: str, steps: list[tuple[np.ndarray, list[PaddedShape]]]) -> UpdateEstimate:
         batches = [batch for _, step in steps for batch in step]
         held = {
-            batch: moments(parameters, sharding, computation, batch, train.accumulation)
+            batch: memory_by_moment(parameters, sharding, activations, batch, train.accumulation)
             for batch in batches
         }
         largest = max(held, key=lambda batch: peak_bytes(held[batch]))
@@ -87,7 +91,7 @@ def estimate(
             sum(training_flops(architecture, one.samples, one.source, one.target).values())
             for one in batches
         )
-        return Work(
+        return UpdateEstimate(
             name,
             flops / len(steps),
             real[0] / sum(one.sources for one in batches),
@@ -98,8 +102,8 @@ def estimate(
         )
 
     return Estimate(
-        parameters, sharding, steps, work("batches by length", drawn),
-        work(f"all padded to {longest[0]:,}", padded),
+        parameters, sharding, steps, update("batches by length", drawn),
+        update(f"all padded to {longest[0]:,}", padded),
     )  # fmt: skip
 
 
@@ -109,15 +113,15 @@ def step_seconds(flops: float, gpus: int, gpu: Gpu, mfu: float) -> float:
 
 
 def hours(steps: int, seconds: float) -> float:
-    """Of a run of so many steps."""
+    """Hours of a run: its steps, and seconds a step."""
     return steps * seconds / HOUR
 
 
 def kilowatt_hours(hours: float, gpus: int, watts: float) -> float:
-    """Of the GPUs alone; the paper's 140 h x 16 x 190 W are 425.6 kWh."""
+    """Energy of the GPUs alone; the paper's 140 h x 16 x 190 W give 425.6 kWh."""
     return hours * gpus * watts / 1000
 
 
 def kilograms_co2(kilowatt_hours: float, grams_per_kilowatt_hour: float) -> float:
-    """CO2 of the energy; the paper's, at 58 g/kWh, 24.7 kg."""
+    """CO2 of that energy; the paper's, at 58 g/kWh, 24.7 kg."""
     return kilowatt_hours * grams_per_kilowatt_hour / 1000

@@ -1,4 +1,4 @@
-"""The micro-batches that a run will see, drawn from a dataset's histogram of lengths."""
+"""Micro-batches of a run, drawn from a dataset's histogram of lengths."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.data.batches import cut
-from pipeline.estimation.activations import Padded
+from pipeline.data.planning import cut, limited
+from pipeline.estimation.activations import PaddedShape
 
 Histogram = dict[str, list[int]]
 DRAWN_STEPS = 16
@@ -25,12 +25,12 @@ C4_TARGETS: Histogram = {
 C4_DOCUMENTS = 364_868_892
 """Rows of C4's training split."""
 C4_SAMPLES = 304_000_000
-"""Of them those with at least five sentences, of which gap sentences can be taken: 83.3 %."""
+"""Of them those with at least five sentences, enough for gap sentences: 83.3 %."""
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long sources and targets are, in tokens before they are cut to a recipe's limits."""
+    """Lengths of sources and targets, in tokens, before truncation to a recipe's limits."""
 
     name: str
     sources: Histogram
@@ -38,7 +38,7 @@ class Lengths:
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> "Lengths":
-        """Of a dataset. Raises ValueError where its manifest has no histogram."""
+        """The lengths of a dataset. Raises ValueError where its manifest has no histogram."""
         try:
             sources, targets = (
                 manifest["lengths"][side]["histogram"] for side in ("source", "target")
@@ -51,21 +51,20 @@ class Lengths:
         return cls(manifest["name"], sources, targets)
 
     def longest(self, limit: int, side: str) -> int:
-        """The limit of a recipe; where it has none (0), the last edge."""
+        """The recipe's limit; where it is 0 (no limit), the last edge."""
         histogram = self.sources if side == "source" else self.targets
         return limit or histogram["edges"][-1]
 
     def draw(self, samples: int, limits: tuple[int, int], seed: int) -> np.ndarray:
-        """(samples, 2) source and target lengths of one global batch, cut to the limits.
+        """(samples, 2) source and target lengths of one global batch, truncated to the limits.
 
-        Evenly spaced quantiles, moved together at random; long sources have long targets, as gap
-        sentences are a share of a document. Within a bin lengths are spread evenly.
+        Evenly spaced quantiles, shifted together at random; long sources have long targets, as gap
+        sentences are a share of a document. Lengths are uniform within a bin.
         """
         shift = np.random.default_rng(seed).random()
         quantiles = (np.arange(samples) + shift) / samples
         columns = [_quantile(side, quantiles) for side in (self.sources, self.targets)]
-        bounds = [limit or np.iinfo(np.int64).max for limit in limits]
-        return np.minimum(np.stack(columns, axis=1), bounds)
+        return limited(np.stack(columns, axis=1), limits)
 
 
 C4 = Lengths("C4", C4_SOURCES, C4_TARGETS)
@@ -80,14 +79,14 @@ def _quantile(histogram: Histogram, quantiles: np.ndarray) -> np.ndarray:
 
 def drawn_steps(
     lengths: Lengths, batch_size: int, parts: int, limits: tuple[int, int]
-) -> Iterator[tuple[np.ndarray, list[Padded]]]:
-    """Global batches as the trainer cuts them: the lengths, and its micro-batches, as padded."""
+) -> Iterator[tuple[np.ndarray, list[PaddedShape]]]:
+    """Global batches as the trainer cuts them: lengths, and the shapes of the micro-batches."""
     for seed in range(DRAWN_STEPS):
         batch = lengths.draw(batch_size, limits, seed)
         runs = (batch[run] for run in cut(batch, parts))
-        yield batch, [Padded(len(run), *run.max(axis=0).tolist()) for run in runs]
+        yield batch, [PaddedShape(len(run), *run.max(axis=0).tolist()) for run in runs]
 
 
-def padded_step(batch_size: int, parts: int, source: int, target: int) -> list[Padded]:
+def padded_step(batch_size: int, parts: int, source: int, target: int) -> list[PaddedShape]:
     """The micro-batches of a step that pads every sample to the same lengths."""
-    return [Padded(batch_size // parts, source, target)] * parts
+    return [PaddedShape(-(-batch_size // parts), source, target)] * parts

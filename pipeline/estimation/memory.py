@@ -1,67 +1,35 @@
-"""Bytes a process holds in a training step, by part, at each moment that may be the highest."""
+"""Bytes that a process holds in a training step, by part, at each moment that may be the peak."""
 
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
+from pipeline.estimation.activations import ActivationMemory, PaddedShape
+from pipeline.model.parameter_counts import FP32, ParameterCounts
 
-from pipeline.estimation.activations import FP32, Computation, Padded
-from pipeline.model import Locost, LocostConfig
-
-Parts = dict[str, int]
-# DeepSpeed's defaults where its JSON says nothing, in elements.
+BytesByPart = dict[str, int]
+# DeepSpeed's defaults, in elements.
 REDUCE_BUCKET = 500_000_000
 LIVE_PARAMETERS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Numbers of parameters."""
-
-    total: int
-    encoder: int
-    embedding: int
-    products: int
-    """Those of matrix products, of which bf16 keeps a copy while a micro-batch lasts."""
-
-    @classmethod
-    def of(cls, config: LocostConfig) -> "Parameters":
-        """Counted on the model itself, built without memory."""
-        with torch.device("meta"):
-            model = Locost(config)
-        linear = (part for part in model.modules() if isinstance(part, nn.Linear))
-        embedding = model.embedding.weight.numel()
-        return cls(
-            _count(model),
-            _count(model.encoder),
-            embedding,
-            sum(part.weight.numel() for part in linear) + (embedding if model.head is None else 0),
-        )
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-@dataclass(frozen=True)
 class Sharding:
-    """How DeepSpeed spreads the states: stages 1 to 3 of ZeRO over a number of processes."""
+    """How DeepSpeed shards the states: ZeRO stages 1 to 3 over a number of processes."""
 
     stage: int
     processes: int
     offload: bool
-    """Master weights and AdamW's moments lie in the host's memory."""
+    """Master weights and AdamW's moments are in host memory."""
     bucket: int
     """Gradients reduced together, in elements."""
     buffers: int
     """Buckets allocated at once."""
     live: int
-    """Parameters of stage 3 that are whole at one time, at most."""
+    """Stage 3: most parameters gathered at one time."""
 
     @classmethod
     def of(cls, settings: dict[str, Any], processes: int) -> "Sharding":
-        """As the filled-in DeepSpeed settings have it."""
+        """From the filled-in DeepSpeed settings."""
         zero = settings["zero_optimization"]
         bf16 = settings["torch_autocast"]["enabled"]
         types = 2 if bf16 and settings["torch_autocast"]["lower_precision_safe_modules"] else 1
@@ -76,22 +44,25 @@ class Sharding:
         )
 
     def part(self, parameters: int) -> int:
-        """Bytes in fp32 of one process's share."""
+        """Bytes of one process's share, in fp32."""
         return FP32 * -(-parameters // self.processes)
 
 
-def moments(
-    parameters: Parameters, sharding: Sharding, computation: Computation, batch: Padded,
+def memory_by_moment(
+    parameters: ParameterCounts,
+    sharding: Sharding,
+    activations: ActivationMemory,
+    batch: PaddedShape,
     accumulation: int,
-) -> dict[str, Parts]:  # fmt: skip
-    """What a process holds at each moment of its last micro-batch, by part.
+) -> dict[str, BytesByPart]:
+    """Bytes that a process holds at each moment of its last micro-batch, by part.
 
-    `loss`: all activations are there, and the loss turns back. `decoder`: its last block does.
-    `feed-forward`, `convolution`: those of the encoder's last block, the decoder's activations
-    being gone. `reduction`: all gradients are there. `update`: AdamW. On a CPU only the touched
-    part of a bucket counts.
+    `loss`: backward of the loss, with all activations alive. `decoder`: backward of its last block.
+    `feed-forward`, `convolution`: backward of those of the encoder's last block, when the decoder's
+    activations are freed. `reduction`: all gradients are there. `update`: AdamW. On a CPU only the
+    touched part of a bucket counts.
     """
-    on_gpu, kept = computation.on_gpu, computation
+    on_gpu = activations.on_gpu
     total = parameters.total
     whole, part = FP32 * total, sharding.part(total)
     weights = whole
@@ -103,53 +74,51 @@ def moments(
         before = whole if sharding.stage == 1 else 0 if sharding.offload and on_gpu else part
     if on_gpu:
         before = max(before, 0 if sharding.offload else part)
-    in_bf16 = kept.product_bytes < FP32 and not kept.recompute
+    in_bf16 = activations.product_bytes < FP32 and not activations.recompute
     copies = 2 * parameters.products if in_bf16 else 0
 
     def bucket(gradients: int) -> int:
         allocated = FP32 * sharding.bucket * sharding.buffers
         return allocated if on_gpu else min(FP32 * gradients, allocated)
 
-    def at(**parts: int) -> Parts:
+    def at(**parts: int) -> BytesByPart:
         named = {name.replace("_", " "): size for name, size in parts.items()}
         return {"weights": weights, "optimizer state": optimizer, **named}
 
-    activations = {
-        "encoder_activations": kept.encoder(batch),
-        "decoder_activations": kept.decoder(batch),
-        "cross_attention": kept.cross_attention(batch),
+    encoder = activations.encoder(batch)
+    saved = {
+        "encoder_activations": encoder,
+        "decoder_activations": activations.decoder(batch),
+        "cross_attention": activations.cross_attention(batch),
     }
     embedding = FP32 * parameters.embedding
-    change, ssm_buffers = kept.convolution_backward(batch)
+    change, ssm_buffers = activations.convolution_backward(batch)
     later = {
-        "logits": kept.held_logits(batch),
         "gradients": before + embedding,
         "bf16_weights": copies,
         "buckets": bucket(total - parameters.encoder),
     }
     return {
         "loss": at(
-            **activations, logits=kept.logits(batch), gradients=before, bf16_weights=copies,
+            **saved, logits=activations.logits(batch), gradients=before, bf16_weights=copies,
             buckets=bucket(0),
         ),
         "decoder": at(
-            **activations, logits=kept.held_logits(batch), gradients=before + embedding,
-            bf16_weights=copies, attention_gradients=kept.attention_backward(batch),
-            buckets=bucket(0),
+            **saved, gradients=before + embedding, bf16_weights=copies,
+            attention_gradients=activations.attention_backward(batch), buckets=bucket(0),
         ),
         "feed-forward": at(
-            encoder_activations=kept.encoder(batch) + kept.feed_forward_backward(batch), **later
+            encoder_activations=encoder + activations.feed_forward_backward(batch), **later
         ),
         "convolution": at(
-            encoder_activations=kept.encoder(batch) + change,
+            encoder_activations=encoder + change,
             SSM_kernel_and_FFT=ssm_buffers,
             **later,
         ),
         "reduction": at(
-            logits=kept.held_logits(batch), gradients=before + part, buckets=bucket(total),
+            gradients=before + part, buckets=bucket(total),
         ),
         "update": at(
-            logits=kept.held_logits(batch),
             gradients=0 if sharding.offload and on_gpu else 2 * part + sharding.part(
                 max(parameters.embedding, total - parameters.embedding)
             ),
@@ -157,16 +126,16 @@ def moments(
     }  # fmt: skip
 
 
-def host_bytes(parameters: Parameters, sharding: Sharding) -> int:
-    """Bytes of host memory a process with offloading takes: master weights, moments, gradients."""
+def host_bytes(parameters: ParameterCounts, sharding: Sharding) -> int:
+    """Host memory of a process with offloading: master weights, moments, gradients."""
     return 4 * sharding.part(parameters.total) if sharding.offload else 0
 
 
-def highest(by_moment: dict[str, Parts]) -> str:
-    """The moment at which most is held."""
+def highest(by_moment: dict[str, BytesByPart]) -> str:
+    """The moment of the peak."""
     return max(by_moment, key=lambda moment: sum(by_moment[moment].values()))
 
 
-def peak_bytes(by_moment: dict[str, Parts]) -> int:
-    """The most that is held."""
+def peak_bytes(by_moment: dict[str, BytesByPart]) -> int:
+    """The peak, in bytes."""
     return sum(by_moment[highest(by_moment)].values())

@@ -1,1 +1,1 @@
-"""Scores and the tables they go into."""
+"""Evaluation of a checkpoint on a test set: all systems, predicted, scored and aggregated."""

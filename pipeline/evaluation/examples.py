@@ -1,4 +1,4 @@
-"""The documents of a test set, as they are summarised and scored."""
+"""The documents of a test set, with their references."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,19 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.evaluation.decode import encode_source
-from pipeline.huggingface_tokenizer import open_tokenizer
+from pipeline.inference.decode import encode_source
 from pipeline.shards import Dataset
-from preprocessing.sentences import split_sentences
-
-PERMUTED_SEED = 0
+from pipeline.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
 class Example:
-    """A test document: its ids (L,), its text, its untruncated references from all its pairs.
+    """A test document: its ids (L,), its text and the untruncated references of all its pairs.
 
-    A hidden one has none.
+    A hidden document has no references.
     """
 
     id: str
@@ -30,9 +27,9 @@ class Example:
 class Examples:
     """The first `limit` (0: all) documents of a summarisation dataset, in its order.
 
-    Those without a reference are left out unless `hidden` ones are asked for. Samples of one id and
-    one text are pairs of one document, at its first one's place. Raises ValueError when the dataset
-    holds none, is of another kind or has no reference at all.
+    Those without a reference are left out unless `hidden`. Samples with the same id and text are
+    pairs of one document, at the position of the first. Raises ValueError when the dataset is
+    empty, of another kind or without any reference.
     """
 
     def __init__(
@@ -45,10 +42,10 @@ class Examples:
         if dataset.manifest["kind"] != "summarisation":
             raise ValueError(
                 f"{dataset.path} holds {dataset.manifest['kind']} samples, evaluation needs "
-                "references; make the set with `python -m preprocessing.finetune`"
+                "references; make the dataset with `python -m preprocessing.finetune`"
             )
         if len(dataset) == 0:
-            raise ValueError(f"{dataset.path} holds no samples, nothing to evaluate")
+            raise ValueError(f"{dataset.path} holds no samples: nothing to evaluate")
         self.dataset, self.source_length = dataset, source_length
         self.tokenizer = open_tokenizer(dataset.tokenizer_path)
         documents: dict[tuple[str, int], list[int]] = {}
@@ -64,8 +61,8 @@ class Examples:
         if not kept:
             raise ValueError(
                 f"{dataset.path}: none of its {len(documents)} documents has a reference to score "
-                "against; evaluate on a split that has them, or give --scrolls_submission to "
-                "summarise alone"
+                "against; evaluate a split that has them, or give --scrolls_submission to "
+                "summarise without scoring"
             )
         self.pairs = list(kept.values())[: limit or None]
         self.ids = [id for id, _ in kept][: limit or None]
@@ -74,11 +71,11 @@ class Examples:
         return len(self.pairs)
 
     def repeated_ids(self) -> list[str]:
-        """Ids that several documents have."""
+        """Ids shared by several documents."""
         return [id for id, times in Counter(self.ids).items() if times > 1]
 
     def mean_reference_words(self) -> int:
-        """`mean_words` of all references; encodes no source, as making each Example might."""
+        """`mean_words` of all references, without encoding any source."""
         indices = (pair for pairs in self.pairs for pair in pairs)
         return mean_words(text for i in indices for text in self.dataset[i].metadata["references"])
 
@@ -91,30 +88,7 @@ class Examples:
         return Example(sample.metadata["id"], source, document, references)
 
 
-def lead(document: str, sentences: int) -> str:
-    """The first sentences of a document, the baseline that reads nothing else."""
-    return " ".join(split_sentences(document)[:sentences])
-
-
-def lead_words(document: str, words: int) -> str:
-    """The first words of a document: the lead of a summary's length, however long its sentences."""
-    return " ".join(document.split(maxsplit=words)[:words])
-
-
 def mean_words(texts: Iterable[str]) -> int:
-    """Mean number of words, separated by white space, of the texts: rounded, at least 1."""
+    """Mean number of words (separated by white space) of the texts, rounded, at least 1."""
     counts = [len(text.split()) for text in texts]
     return max(1, round(sum(counts) / max(1, len(counts))))
-
-
-def derangement(count: int, seed: int = PERMUTED_SEED) -> list[int]:
-    """For each of `count` documents another one: a seeded cycle through all of them.
-
-    Raises ValueError for fewer than two documents, which have no other.
-    """
-    if count < 2:
-        raise ValueError("permuted needs at least 2 documents; leave it out of --systems")
-    order = np.random.default_rng(seed).permutation(count)
-    donors = np.empty(count, dtype=np.int64)
-    donors[order] = np.roll(order, 1)
-    return donors.tolist()

@@ -1,20 +1,42 @@
-"""What evaluate.py leaves: the scores of all systems in one summary, written and read back."""
+"""The scores of all systems in one summary: the content of results.json."""
 
 import json
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluation import rouge
-from pipeline.evaluation.bootstrap import Interval
-from pipeline.evaluation.predictions import Record
-from pipeline.evaluation.tables import flatten, signed
+import torch
 
-RESULTS = "results.json"
+from pipeline.scoring import rouge
+from pipeline.scoring.predictions import RESULTS, Record
+
+SUBMISSION = "scrolls_submission.json"
+VERSIONS = ("torch", "numpy", "sentencepiece", "rouge-score")
+
+
+def find_results(
+    output: Path, systems: Sequence[str], submission: bool = False
+) -> dict[str, Any] | None:
+    """The results in the output folder, if they are complete; None otherwise."""
+    path = output / RESULTS
+    if not path.is_file():
+        return None
+    results = json.loads(path.read_text(encoding="utf-8"))
+    scored = results["examples"] == 0 or results["systems"].keys() >= set(systems)
+    written = not submission or (output / SUBMISSION).is_file()
+    return results if scored and written else None
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Versions and device, on which the numbers may depend in addition to the settings."""
+    versions = {package: version(package) for package in VERSIONS}
+    return {"python": platform.python_version(), **versions, "device": device.type}
 
 
 def summarise(systems: dict[str, list[Record]]) -> dict[str, Any]:
-    """Means and intervals of each system, the model's paired difference from the others.
+    """Means and intervals of each system, and the model's paired difference from the others.
 
     Over the documents that have references; where none has, there are no scores.
     """
@@ -30,8 +52,8 @@ def summarise(systems: dict[str, list[Record]]) -> dict[str, Any]:
         "examples": len(some),
         "unit": "F1, percent; mean over a document's references, then over documents",
         "systems": {name: rouge.aggregate(values) for name, values in scores.items()},
-        # As SCROLLS counts: the best of a document's references, and over the means of ROUGE-1, -2
-        # and -L the geometric mean.
+        # As SCROLLS counts: the best of a document's references, and the geometric mean of the
+        # means of ROUGE-1, -2 and -L.
         "best_over_references": {
             name: rouge.aggregate([record["best"] for record in records])
             for name, records in systems.items()
@@ -41,7 +63,7 @@ def summarise(systems: dict[str, list[Record]]) -> dict[str, Any]:
             for name, values in scores.items()
             if "model" in scores and name != "model"
         },
-        # rouge-score reads ASCII letters and digits only: these score 0 whatever they say.
+        # rouge-score reads only ASCII letters and digits: the rest of a text has no score.
         "predictions_without_words": {
             name: sum(not rouge.readable(record["prediction"]) for record in records)
             for name, records in everything.items()
@@ -50,49 +72,21 @@ def summarise(systems: dict[str, list[Record]]) -> dict[str, Any]:
             name: sum(not record["prediction"].strip() for record in records)
             for name, records in everything.items()
         },
+        "letters_dropped": {
+            "references": rouge.letters_dropped(
+                text for record in some for text in record["references"]
+            ),
+            "predictions": {
+                name: rouge.letters_dropped(record["prediction"] for record in records)
+                for name, records in systems.items()
+            },
+        },
+        # Evaluations made before summaries were marked lack the mark.
+        "cut_predictions": {
+            name: sum(record.get("cut", False) for record in records)
+            for name, records in everything.items()
+        },
         "references_without_words": sum(
             not rouge.readable(text) for record in some for text in record["references"]
         ),
     }
-
-
-def read_results(folder: Path, systems: Sequence[str]) -> dict[str, Any]:
-    """A complete evaluation of at least the given systems. Raises ValueError without one."""
-    path = folder / RESULTS
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    results = {"systems": {}, **found}
-    if results.get("examples") == 0:
-        raise ValueError(f"{folder} has no scores: none of its documents has a reference")
-    missing = [system for system in systems if system not in results["systems"]]
-    if missing:
-        raise ValueError(
-            f"{folder} has no results of {', '.join(missing)}; run `python pipeline/evaluate.py "
-            f"--output {folder}` with them in --systems"
-        )
-    return results
-
-
-def shown_settings(results: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation's settings by dotted name, without digests."""
-    return {
-        name: value
-        for name, value in flatten(results["settings"]).items()
-        if not name.endswith(("sha256", "fingerprint"))
-    }
-
-
-def verdict(permuted: Interval) -> str:
-    """Whether the input matters, by the model's difference from itself given another document."""
-    if permuted["low"] > 0:
-        found = "The true document scores above the permuted one"
-    elif permuted["value"] > 0:
-        found = "The true document scores above the permuted one, but within chance"
-    else:
-        found = (
-            "The true document does **not** score above the permuted one: that the model reads "
-            "its input does not show in its summaries"
-        )
-    return f"{found}: Mean ROUGE {signed(permuted)}."

@@ -1,6 +1,6 @@
 """The configuration of an exported folder, for transformers.
 
-Runs inside that folder, flat beside the modules of `pipeline/model` that it imports.
+Runs inside that folder, next to the modules of `pipeline/model` that it imports.
 """
 
 from dataclasses import asdict, fields
@@ -12,7 +12,7 @@ from .config import LocostConfig
 
 
 class LocostPretrainedConfig(PretrainedConfig):
-    """LocostConfig's fields as attributes, under transformers' names too where it has one."""
+    """LocostConfig's fields as attributes, also under transformers' names where it has one."""
 
     model_type = "locost"
     attribute_map: ClassVar[dict[str, str]] = {
@@ -39,3 +39,7 @@ class LocostPretrainedConfig(PretrainedConfig):
         return LocostConfig(
             **{field.name: getattr(self, field.name) for field in fields(LocostConfig)}
         )
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What config.json holds: all our settings, those with default values too."""
+        return {**super().to_diff_dict(), **asdict(self.settings())}

@@ -1,23 +1,28 @@
-"""What a folder for transformers holds beside the weights."""
+"""The files of a folder for transformers, other than the weights."""
 
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pipeline.model import LocostConfig
+from torch import Tensor
+
+from pipeline.model import Locost, LocostConfig
+from pipeline.model.folder import build_model
 from pipeline.tokenizer import SENTINELS
 
 HERE = Path(__file__).resolve().parent
 CODE = (HERE, HERE.parent / "model")
-"""Where the folder's modules come from; it holds them side by side, and unchanged."""
+"""Sources of the folder's modules, which are copied unchanged into one flat folder."""
 PREFIX = "locost."
-"""Where the wrapper holds the model: the beginning of every weight's name."""
-MAX_NEW_TOKENS = 512  # as Locost.generate; the library's own default ends after 20
+"""The wrapper's attribute that holds the model: the prefix of every weight's name."""
+MODEL_TYPE = "locost"
+MAX_NEW_TOKENS = 512  # as Locost.generate; the library's default is 20
 
 
 def code_files() -> dict[str, bytes]:
-    """The wrapper's modules and all they import from here, directly or not, by file name."""
+    """The wrapper's modules and all that they import from here, recursively, by file name."""
     found: dict[str, bytes] = {}
     wanted = ["modeling_locost"]
     while wanted:
@@ -30,7 +35,7 @@ def code_files() -> dict[str, bytes]:
 
 
 def config_files(config: LocostConfig) -> dict[str, dict[str, Any]]:
-    """config.json, with all our settings, and the defaults of `generate`."""
+    """config.json with all our settings, and the defaults of `generate`."""
     return {
         "generation_config.json": {
             "pad_token_id": config.pad_id,
@@ -39,7 +44,7 @@ def config_files(config: LocostConfig) -> dict[str, dict[str, Any]]:
             "max_new_tokens": MAX_NEW_TOKENS,
         },
         "config.json": {
-            "model_type": "locost",
+            "model_type": MODEL_TYPE,
             "architectures": ["LocostForConditionalGeneration"],
             "auto_map": {
                 "AutoConfig": "configuration_locost.LocostPretrainedConfig",
@@ -51,6 +56,25 @@ def config_files(config: LocostConfig) -> dict[str, dict[str, Any]]:
     }
 
 
+def model_of(settings: Mapping[str, Any], weights: Mapping[str, Tensor], origin: str) -> Locost:
+    """The model that transformers saved, from its config.json and its weights.
+
+    Raises ValueError naming settings and weights that are missing or do not fit.
+    """
+    names = [field.name for field in fields(LocostConfig)]
+    if missing := [name for name in names if name not in settings]:
+        raise ValueError(
+            f"{origin}: its config.json lacks {', '.join(missing)}; add them from the config.json "
+            "of the folder that training started from"
+        )
+    try:
+        config = LocostConfig(**{name: settings[name] for name in names})
+    except ValueError as error:
+        raise ValueError(f"{origin}: its config.json: {error}") from None
+    ours = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
+    return build_model(config, ours, origin)
+
+
 TOKENIZER_CONFIG: dict[str, Any] = {
     "tokenizer_class": "T5Tokenizer",
     "extra_ids": SENTINELS,
@@ -59,4 +83,4 @@ TOKENIZER_CONFIG: dict[str, Any] = {
     "unk_token": "<unk>",
     "model_max_length": 10**9,
 }
-"""Has the SentencePiece model beside it read as T5's: it has the same ids, sentinels included."""
+"""Makes transformers read the SentencePiece model as T5's, with the same ids and sentinels."""

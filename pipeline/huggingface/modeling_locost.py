@@ -1,6 +1,6 @@
-"""The model of an exported folder, for transformers: Locost behind its interface.
+"""The model of an exported folder, for transformers: Locost with its interface.
 
-Runs inside that folder, flat beside the modules of `pipeline/model` that it imports.
+Runs inside that folder, next to the modules of `pipeline/model` that it imports.
 Shapes: B batch, L source and T target positions, H = d_model, V = vocab_size.
 """
 
@@ -18,12 +18,15 @@ from .ssm import KERNEL_PARAMETERS
 
 
 class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    """Summaries of long documents with transformers' `generate`, or training with its trainer."""
+    """LOCOST for transformers' `generate` and trainer."""
 
     config_class = LocostPretrainedConfig
     base_model_prefix = "locost"
     main_input_name = "input_ids"
-    # The kernels' exponents need float32 whatever type the rest is loaded in.
+    supports_gradient_checkpointing = True
+    gradient_checkpointing = False
+    """Whether the blocks recompute their activations; the library reads it."""
+    # The kernels' exponents need float32, whatever the type of the rest.
     _keep_in_fp32_modules_strict: ClassVar[list[str]] = list(KERNEL_PARAMETERS)
 
     def __init__(self, config: LocostPretrainedConfig) -> None:
@@ -50,7 +53,7 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Source (B, L), or its encoder's outputs, and a target (B, T) -> logits (B, T, V).
 
         Labels (B, T) give the loss, and without `decoder_input_ids` the decoder's input; -100 has
-        no loss. With a `state` the logits are the last position's alone, (B, 1, V). Raises
+        no loss. With a `state`, logits of the last position only, (B, 1, V). Raises
         ValueError naming an argument that is missing or impossible.
         """
         settings = self.locost.config
@@ -64,7 +67,10 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
             states = encoder_outputs[0]
         if decoder_input_ids is None:
             if labels is None:
-                raise ValueError("decoder_input_ids: missing; give them or labels")
+                raise ValueError(
+                    "decoder_input_ids: missing; give them or labels (label smoothing takes the "
+                    "labels: DataCollatorForSeq2Seq(tokenizer, model=model) adds them)"
+                )
             decoder_input_ids = shift_right(settings, labels)
         if state is None:
             embedded = self.locost.embedding(decoder_input_ids)
@@ -75,8 +81,12 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
         output = Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=states)
         return output.to_tuple() if return_dict is False else output
 
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The decoder's input (B, T) of labels (B, T), for the library's data collator."""
+        return shift_right(self.locost.config, labels)
+
     def get_encoder(self, *_: Any, **__: Any) -> "Encoding":
-        """The embedding and the encoder, as `generate` runs them once."""
+        """Embedding and encoder, which `generate` runs once."""
         return Encoding(self.locost)
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -84,15 +94,15 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return self.locost.embedding
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The head; None where it is the embedding itself."""
+        """The head; None if tied to the embedding."""
         return self.locost.head
 
     def resize_token_embeddings(self, *_: Any, **__: Any) -> nn.Embedding:
-        """Refused: ids are the tokenizer's, all of them and no others."""
+        """Refused: the vocabulary is that of the tokenizer."""
         raise ValueError("the vocabulary is the tokenizer's; train a model with another one")
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Modules come initialised. One that was made empty, to be loaded, must be loaded whole."""
+        """Modules are initialised when built; one built empty must be loaded completely."""
         if self._loads:
             for name, parameter in module.named_parameters(recurse=False):
                 if not getattr(parameter, "_is_hf_initialized", False):
@@ -101,7 +111,18 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
                         "another; export the model again"
                     )
 
-    # What `generate` asks of a model with a cache of its own, handed on under the name `state`.
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, *_: Any, every_n_layers: int = 1, **__: Any
+    ) -> None:
+        """Every block recomputes, without re-entrance, whatever function the library proposes."""
+        if every_n_layers != 1:
+            raise ValueError(
+                f"every_n_layers={every_n_layers}: every block recomputes; leave it out"
+            )
+        self.gradient_checkpointing = enable
+        self.locost.recompute_activations(enable)
+
+    # Hooks of `generate` for a model with its own cache, passed on as `state`.
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any, **__: Any
@@ -140,7 +161,7 @@ class LocostForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
 
 class Encoding(nn.Module):
-    """The encoder as `generate` calls it; it holds the model without owning its weights."""
+    """The encoder as called by `generate`; refers to the model without registering its weights."""
 
     def __init__(self, model: Locost) -> None:
         super().__init__()
@@ -156,22 +177,24 @@ class Encoding(nn.Module):
     ) -> BaseModelOutput:
         """Source (B, L) -> states (B, L, H). Raises ValueError naming an impossible argument."""
         if output_attentions or output_hidden_states:
-            raise ValueError("output_attentions, output_hidden_states: not kept; leave them out")
+            raise ValueError(
+                "output_attentions, output_hidden_states: not available; leave them out"
+            )
         model = cast(Locost, self.model)
         check_inputs(model.config, input_ids, attention_mask)
         return BaseModelOutput(last_hidden_state=model.encode(input_ids, attention_mask))
 
 
 class Decoding:
-    """The decoder's state, and the ids (R, T) that brought it there; R rows, beams of documents."""
+    """The decoder's state and the ids (R, T) processed so far; R rows, beams of documents."""
 
     def __init__(self, state: DecoderState, rows: int) -> None:
         self.state, self.ids = state, torch.empty(rows, 0)
 
     def advance(self, model: Locost, ids: Tensor) -> Tensor:
-        """Take in what is new of the target so far, (R, T) -> logits of its end (R, 1, V).
+        """Process the new ids of the target so far (R, T) -> logits of its end (R, 1, V).
 
-        Raises RuntimeError where the rest is not what was taken in before.
+        Raises RuntimeError if the other ids are not those processed before.
         """
         done = self.ids.shape[1]
         if not torch.equal(ids[:, :done], self.ids.to(ids)):
@@ -185,6 +208,6 @@ class Decoding:
         return model.project(x)
 
     def select(self, rows: Tensor) -> None:
-        """Row i goes on from what row rows[i], a beam of the same document, has taken in."""
+        """Row i continues from the state of row rows[i], a beam of the same document."""
         self.state.select(rows)
         self.ids = self.ids[rows]

@@ -1,4 +1,4 @@
-"""The decoder's attention, in T5's style: no biases, no scaling; and how it knows positions.
+"""The decoder's attention in T5's style (no biases, no scaling), and its position encodings.
 
 Shapes: B batch, T target positions, S attended positions, A heads, K channels per head.
 """
@@ -27,12 +27,12 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def initialise_to_copy(self) -> None:
-        """Draw weights that look up what is like the query, and hand on what they find.
+        """Initialise to attend to keys equal to the query, and to copy their values.
 
         With W_q = W_k the score of a key is greatest where it equals the query, and with W_v of
         orthonormal rows (or columns) and W_o = W_v^T the output is what was attended, projected on
-        the heads' channels. States and embeddings share one basis, that of the embedding, which
-        is also the head's: an attended token becomes a likely next one. After the mimetic
+        the heads' channels. States and embeddings share one basis, that of the embedding and the
+        head: an attended token becomes a likely next one. After the mimetic
         initialisation of self-attention (Trockman and Kolter 2023).
         """
         self.q.weight.copy_(self.k.weight)
@@ -52,12 +52,12 @@ class Attention(nn.Module):
         return self.o(context.transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """x (B, T, H) attends; the mask, of booleans or added numbers, spreads to (B, A, T, S)."""
+        """x (B, T, H) attends; the mask, boolean or additive, broadcasts to (B, A, T, S)."""
         return self.output(attend(self.queries(x), keys, values, mask, dropout=self.drop))
 
     @property
     def drop(self) -> float:
-        """The probability that an attention weight is dropped now."""
+        """The current dropout probability of attention weights."""
         return self.dropout if self.training else 0.0
 
     def split(self, x: Tensor) -> Tensor:

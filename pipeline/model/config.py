@@ -6,18 +6,20 @@ from typing import Literal, get_args, get_type_hints
 INITIALISATION = frozenset(
     {"ssm_initialisation", "ssm_dt_min", "ssm_dt_max", "cross_attention_initialisation"}
 )
-"""Fields that decide how random weights are drawn, and nothing once there are others."""
+"""Fields that only decide how random weights are drawn; folders with weights may lack them."""
+
+LARGEST = 2**31 - 1
+"""The largest number that a setting may be; infinity is beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocostConfig:
-    """Sizes and constants of a model; the defaults are the paper's base model (234,724,224
-    parameters)."""
+    """Sizes and constants of a model; defaults: the paper's base model, 234,724,224 parameters."""
 
     vocab_size: int = 32100
-    """Entries of the vocabulary, sentinels included; the tokenizer decides it."""
+    """Size of the vocabulary, sentinels included; set by the tokenizer."""
     d_model: int = 768
-    """Channels of the residual stream; each encoder channel has a state-space model of its own."""
+    """Channels of the residual stream; each encoder channel has its own state-space model."""
     state_dim: int = 256
     """Complex modes per channel of the state-space model, their conjugates not counted."""
     d_ff: int = 2048
@@ -41,36 +43,37 @@ class LocostConfig:
     relative_max_distance: int = 128
     """Distance in tokens from which all relative positions share the last bucket."""
     positions: Literal["relative", "rotary"] = "relative"
-    """How the decoder's self-attention knows positions: T5's learned bias, or rotary angles."""
+    """Position encoding of the decoder's self-attention: T5's learned bias, or rotary angles."""
     rotary_base: float = 10000.0
     """Wavelength scale of the rotary angles, in tokens; unused with the relative bias."""
     ssm_directions: Literal["shared", "separate", "causal"] = "shared"
     """Eigenvalues and B of the two directions: one for both (the published code), one each (the
     paper); or the causal direction alone."""
     ssm_initialisation: Literal["code", "paper"] = "code"
-    """Start of the kernel: the published code's (log-uniform steps, B = 1), or the paper's (steps
-    U[0, 1], B and C N(0, 1))."""
+    """Initialisation of the kernel: the published code's (log-uniform steps, B = 1), or the paper's
+    (steps U[0, 1], B and C N(0, 1))."""
     ssm_dt_min: float = 1e-3
-    """Smallest step of the code's initialisation, drawn log-uniformly: the slowest channels."""
+    """Smallest step of the code's log-uniform initialisation: the slowest channels."""
     ssm_dt_max: float = 0.1
     """Largest one. The fastest mode turns by about pi state_dim dt a token: with few modes only
     steps near 1 tell neighbouring tokens apart."""
     cross_attention_initialisation: Literal["code", "copy"] = "code"
-    """Start of the cross-attention: torch's default for linear layers (the code), or one that
-    attends equal tokens and hands on what it attends, so that a decoder begins by copying."""
+    """Initialisation of the cross-attention: torch's default for linear layers (the code), or one
+    that attends to equal tokens and copies them."""
     ssm_discretisation: Literal["zero_order_hold", "none"] = "zero_order_hold"
-    """Whether B is held over a step (the code), or taken as it is: c b exp(z l) (the paper)."""
+    """Whether B is held over a step (the code), or used as it is: c b exp(z l) (the paper)."""
     ssm_projections: Literal["real", "complex"] = "real"
     """Type of q and k, the gate and the input of the convolution: real (the code), or complex (the
     paper)."""
     published_convolution: bool = False
-    """Reproduce the published fused convolution, wrong unless the length is a power of two."""
+    """Reproduce the published fused convolution, which is wrong unless the length is a power of
+    two."""
     pad_id: int = 0
-    """Token that fills rows after their end."""
+    """Padding token."""
     eos_id: int = 1
     """Token that ends a text."""
     start_id: int = 0
-    """Token that the decoder starts from."""
+    """First token of the decoder's input."""
 
     def __post_init__(self) -> None:
         types = get_type_hints(type(self))
@@ -81,6 +84,9 @@ class LocostConfig:
                 self._require(field.name, value in choices, f"give {' or '.join(choices)}")
             fits = type(value) is kind or (kind is float and type(value) is int)
             self._require(field.name, fits, f"give a value of type {kind.__name__}")
+            if kind in (int, float):
+                bounds = f"give a number from {-LARGEST} to {LARGEST}"
+                self._require(field.name, -LARGEST <= value <= LARGEST, bounds)
             if kind is int and not field.name.endswith("_id"):
                 self._require(field.name, value >= 1, "give at least 1")
         for name in ("pad_id", "eos_id", "start_id"):
@@ -118,4 +124,6 @@ class LocostConfig:
 
     def _require(self, name: str, condition: bool, remedy: str) -> None:
         if not condition:
-            raise ValueError(f"{name}={getattr(self, name)!r} is impossible: {remedy}")
+            shown = repr(getattr(self, name))
+            shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
+            raise ValueError(f"{name}={shown} is impossible: {remedy}")

@@ -1,4 +1,4 @@
-"""What a target position attends in the source: the encoder's states, in one form or another.
+"""Cross-attention to the source: the encoder states, in one of several forms.
 
 Shapes: B documents, L source positions, T target positions, H = d_model, A heads, K channels per
 head. Masks are True where the source is real; None: everywhere.
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from .attention import Attention, attend
-from .attention_backends import Backend, Bounds, equal_bounds, flash_attend, remove_padding
+from .attention_backends import PACKED, Backend, Bounds, equal_bounds, remove_padding
 from .layers import at_least_fp32, product_type
 from .memory import available_memory
 
 BLOCK_TOKENS = 65536
-"""Encoder states that `mix_blocks` looks at together."""
+"""Encoder states per block of `mix_blocks`."""
 BUDGET_SHARE = 0.5
-"""Part of the available memory that cached keys and values may take where no budget is given."""
+"""Share of the available memory that cached keys and values may take by default."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Encoder states of which each block makes its keys and values when it needs them."""
+    """Encoder states, from which each block computes its keys and values when needed."""
 
     states: Tensor
     """(B, L, H)."""
@@ -37,18 +37,20 @@ class Whole:
 
 @dataclass(frozen=True)
 class Packed:
-    """As `Whole`, for flash-attn: the real states of all documents one after the other."""
+    """As `Whole`, for flash attention: the real states of all documents, concatenated."""
 
     states: Tensor
     """(M, H)."""
     bounds: Bounds
+    backend: Backend
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, H)."""
         queries = attention.split(attention.q(x)).flatten(0, 1)
         keys, values = (attention.split(part(self.states)) for part in (attention.k, attention.v))
         bounds = equal_bounds(x.shape[0], x.shape[1], x.device)
-        context = flash_attend(queries, keys, values, bounds, self.bounds, dropout=attention.drop)
+        function, dropout = PACKED[self.backend], attention.drop
+        context = function(queries, keys, values, bounds, self.bounds, dropout=dropout)
         return attention.o(context.flatten(1)).view(x.shape)
 
 
@@ -70,7 +72,7 @@ class Cached:
 
 @dataclass(frozen=True)
 class Absorbed:
-    """Encoder states that all blocks, heads and beams share, without any keys or values.
+    """Encoder states shared by all blocks, heads and beams, without keys and values.
 
     The score q . W_k x is (W_k^T q) . x, and the sum of p W_v x is W_v of the sum of p x: a block's
     projections move from L states to its few queries and contexts. 2 A H operations a state and
@@ -101,8 +103,8 @@ class Absorbed:
 def mix_whole(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(q X^T) X by torch: queries (B, M, H), states (B, L, H) -> (B, M, H).
 
-    Its kernel for CPUs goes through X once per head, a thread each, so the queries are spread over
-    as many heads as there are threads: 2 to 4 times faster than `mix_blocks`.
+    Its CPU kernel reads X once per head, one thread each, so the queries are split into as many
+    heads as there are threads: 2 to 4 times faster than `mix_blocks`.
     """
     heads = max(n for n in range(1, torch.get_num_threads() + 1) if queries.shape[1] % n == 0)
     shared = states[:, None].expand(-1, heads, -1, -1)
@@ -113,8 +115,8 @@ def mix_whole(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
 def mix_blocks(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
     """`mix_whole` by matrix products, which occupy a GPU where one head of 768 channels does not.
 
-    The softmax goes through X in blocks: sums so far are relative to the largest score so far, and
-    are scaled down when a larger one comes (Milakov and Gimelshein 2018, algorithm 3). Queries are
+    An online softmax over blocks of X: sums are relative to the largest score so far, and
+    rescaled when a larger one comes (Milakov and Gimelshein 2018, algorithm 3). Queries are
     of at least float32.
     """
     largest = torch.full_like(queries[..., :1], torch.finfo(queries.dtype).min)
@@ -133,7 +135,7 @@ def mix_blocks(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b in a's type; where b's is narrower, a is rounded to it, but not the result."""
+    """a b in a's type; if b's is narrower, a is rounded to it, but not the result."""
     if a.dtype == b.dtype:
         return a @ b
     return torch.bmm(a.to(b.dtype), b, out_dtype=a.dtype)
@@ -141,8 +143,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def whole_source(states: Tensor, mask: Tensor | None, backend: Backend) -> Whole | Packed:
     """The source of a pass over whole targets: states (B, L, H), their mask (B, L) or None."""
-    if backend == "flash":
-        return Packed(*remove_padding(states, mask))
+    if backend in PACKED:
+        return Packed(*remove_padding(states, mask), backend)
     return Whole(states, spread(mask))
 
 
@@ -155,7 +157,7 @@ def step_source(
     """The source of decoding step by step, one for each block's cross-attention.
 
     Encoder states (B, L, H), their mask (B, L) or None. Keys and values are cached where they take
-    at most `memory_budget` bytes (None: half of the memory that is available now).
+    at most `memory_budget` bytes (None: half of the available memory).
     """
     if memory_budget is None:
         memory_budget = int(BUDGET_SHARE * available_memory(states.device))

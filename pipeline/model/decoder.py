@@ -5,22 +5,24 @@ positions, A heads, K channels per head.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from .attention import Attention, RelativeBias, rotation
-from .attention_backends import Backend, choose_backend
+from .attention_backends import Backend
+from .attention_choice import choose_backend
 from .config import LocostConfig
 from .cross_attention import Absorbed, Cached, step_source, whole_source
 from .layers import Block, GatedFeedForward, RMSNorm, product_type
-from .self_attention import Causal, Past
+from .packed_self_attention import whole_targets
+from .self_attention import FixedPast, Past
 
 
 class Attended(Protocol):
-    """What a block's self-attention or cross-attention looks at."""
+    """The keys and values of a block's self-attention or cross-attention."""
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(R, T, H) -> (R, T, H)."""
@@ -74,7 +76,7 @@ class Decoder(nn.Module):
         """
         length = embedded.shape[1]
         bias = None if self.relative_bias is None else self.relative_bias.causal(length)
-        targets = Causal(bias, self._rotation(length, embedded), self.attention_backend)
+        targets = whole_targets(bias, self._rotation(length, embedded), self.attention_backend)
         source = whole_source(states, mask, self.attention_backend)
         x = self.dropout(embedded)
         for block in self.blocks:
@@ -93,28 +95,20 @@ class Decoder(nn.Module):
 
         Encoder states (B, L, H), their mask (B, L) or None. `memory_budget`: bytes that the
         cross-attention's keys and values may take, beyond which the encoder states themselves are
-        attended; None: half of the memory that is available. Whoever no longer holds the states
-        has them freed where they are not needed.
+        attended; None: half of the available memory. The states are freed if the caller holds no
+        reference and they are not needed.
         """
         rows = len(states) * beams
-        shape = (rows, self.config.num_heads, max_length, self.config.head_dim)
+        shape = (2, rows, self.config.num_heads, max_length, self.config.head_dim)
         bias = None if self.relative_bias is None else self.relative_bias(max_length).flip(-1)
         rotation = self._rotation(max_length, states)
         dtype = product_type(states)
-        past = [
-            Past(
-                states.new_empty(shape, dtype=dtype),
-                states.new_empty(shape, dtype=dtype),
-                bias,
-                rotation,
-            )
-            for _ in self.blocks
-        ]
+        past = [Past(states.new_empty(shape, dtype=dtype), bias, rotation) for _ in self.blocks]
         attentions = [block.cross_attention for block in self.blocks]
         return DecoderState(step_source(attentions, states, mask, memory_budget), past)
 
     def step(self, embedded: Tensor, state: "DecoderState") -> Tensor:
-        """The next target position (R, 1, H) -> (R, 1, H); the state moves on by one."""
+        """The next target position (R, 1, H) -> (R, 1, H); advances the state by one."""
         x = self.dropout(embedded)
         for block, past, source in zip(self.blocks, state.past, state.source, strict=True):
             x = block(x, past, source)
@@ -128,17 +122,22 @@ class Decoder(nn.Module):
 
 @dataclass
 class DecoderState:
-    """What decoding position by position keeps from one step to the next."""
+    """State of step-by-step decoding."""
 
     source: Sequence[Cached] | Sequence[Absorbed]
     """Each block's view of the source; the absorbed form is the same for all."""
-    past: list[Past]
+    past: Sequence[Past] | Sequence[FixedPast]
     """Each block's self-attention keys and values."""
 
     def select(self, rows: Tensor) -> None:
-        """Row i goes on from what row rows[i], a beam of the same document, has decoded."""
+        """Row i continues from row rows[i], a beam of the same document."""
         for past in self.past:
             past.select(rows)
+
+    def restart(self) -> None:
+        """Back to before the first position."""
+        for past in self.past:
+            past.restart()
 
     def describe(self) -> str:
         """The form of the cross-attention and its size, in a line."""
@@ -151,12 +150,14 @@ class DecoderState:
 
 
 def use_attention(decoder: Decoder, name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Choose what computes the decoder's attention: auto, sdpa or flash; returns a line on it.
+    """Choose the backend of the decoder's attention, `attention_backend`; returns a line on it.
 
-    `dtype`: in which matrix products run, autocast's or the parameters'. Raises as
-    `choose_backend` does.
+    `name`: auto, varlen, flash or sdpa. `dtype`: of matrix products, autocast's or the parameters'.
+    A decoder in training mode needs a backend with its dropout. Only one process may be given auto,
+    the others what it chose. Raises as `choose_backend` does.
     """
-    decoder.attention_backend, reason = choose_backend(name, device, dtype, decoder.config.head_dim)
-    if decoder.attention_backend == "flash" and decoder.relative_bias is not None:
-        reason += "; self-attention by sdpa, as flash takes no relative bias"
+    trained = decoder.config if decoder.training else replace(decoder.config, dropout=0.0)
+    decoder.attention_backend, reason = choose_backend(name, device, dtype, trained)
+    if decoder.attention_backend != "sdpa" and decoder.relative_bias is not None:
+        reason += f"; self-attention by sdpa, as {decoder.attention_backend} takes no relative bias"
     return f"attention: {reason}"

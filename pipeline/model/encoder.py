@@ -11,8 +11,8 @@ from .layers import Block, GatedFeedForward, RMSNorm
 from .ssm import BidirectionalSSM
 
 TOKEN_BLOCK = 1 << 14
-"""Positions computed together where no gradients are kept, unless `Encoder.use_token_blocks` says
-otherwise: bounds what a block holds beside its input, output and keys."""
+"""Positions computed together in inference, unless set by `Encoder.use_token_blocks`: bounds a
+block's working memory beyond its input, output and keys."""
 
 
 class EncoderBlock(Block):
@@ -31,20 +31,21 @@ class EncoderBlock(Block):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x (B, L, H), mask (B, L) or None -> (B, L, H).
 
-        Only the convolution looks across positions: where no gradients are kept all else goes by
-        blocks of tokens, the norm once more rather than held.
+        Only the convolution mixes positions: without gradients, everything else is computed in
+        blocks of tokens, and the norm is recomputed rather than kept.
         """
         size = self.token_block
         if in_one_piece(x, size):
             normed = self.ssm_norm(x)
             return self.mix(x, normed, self.ssm.convolution(self.ssm.keys(normed, mask)))
-        z = self.ssm.convolution(
-            by_tokens(lambda x, mask: self.ssm.keys(self.ssm_norm(x), mask), x, mask, size)
+        keys = by_tokens(
+            lambda x, mask: self.ssm.keys(self.ssm_norm(x), mask), x, mask, size, to_channels=True
         )
-        return by_tokens(lambda x, z: self.mix(x, self.ssm_norm(x), z), x, z, size)
+        z = self.ssm.convolution(keys).transpose(1, 2)
+        return by_tokens(lambda x, z: self.mix(x, self.ssm_norm(x), z.transpose(1, 2)), x, z, size)
 
     def mix(self, x: Tensor, normed: Tensor, z: Tensor) -> Tensor:
-        """The block's output from its input, that under the norm, and the convolved keys."""
+        """The block's output from its input, the normed input, and the convolved keys."""
         x = x + self.dropout(self.ssm.gate(normed, z))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
@@ -68,31 +69,51 @@ class Encoder(nn.Module):
             x = block(x, mask)
         return by_tokens(lambda x, _: self.dropout(self.norm(x)), x, None, self.token_block)
 
+    def keep_kernels(self, keep: bool = True) -> None:
+        """Whether convolution kernels are kept between documents, as they are at first; if not,
+        those of the last ones are dropped too."""
+        for block in self.blocks:
+            block.ssm.kept.use(keep)
+
+    def kept_bytes(self) -> int:
+        """Bytes of the kernels kept now."""
+        return sum(block.ssm.kept.bytes for block in self.blocks)
+
     def use_token_blocks(self, size: int) -> None:
-        """Compute so many positions together where no gradients are kept: fewer take less memory,
-        and more time where they are very few."""
+        """Set the positions computed together without gradients: fewer take less memory, very few
+        more time."""
         self.token_block = size
         for block in self.blocks:
             block.token_block = size
 
 
 def in_one_piece(x: Tensor, size: int) -> bool:
-    """Whether (B, L, H) is computed whole: it is short, or gradients need all of it anyway."""
+    """Whether (B, L, H) is computed as a whole: it is short, or gradients need all of it."""
     return torch.is_grad_enabled() or x.shape[1] <= size
 
 
 def by_tokens(
-    function: Callable[..., Tensor], x: Tensor, other: Tensor | None, size: int
+    function: Callable[..., Tensor],
+    x: Tensor,
+    other: Tensor | None,
+    size: int,
+    to_channels: bool = False,
 ) -> Tensor:
-    """A function of (B, L, H) and (B, L, ...) that treats tokens alike, in blocks of `size`."""
+    """A function of (B, L, H) and (B, L, ...) that treats tokens alike, in blocks of `size`.
+
+    The result is (B, L, M), or (B, M, L) `to_channels`.
+    """
     if in_one_piece(x, size):
         return function(x, other)
-    length = x.shape[1]
+    length, dim = x.shape[1], -1 if to_channels else 1
     result = None
     for start in range(0, length, size):
-        tokens = slice(start, start + size)
+        end = min(start + size, length)
+        tokens = slice(start, end)
         part = function(x[:, tokens], None if other is None else other[:, tokens])
         if result is None:
-            result = part.new_empty(x.shape[0], length, part.shape[-1])
-        result[:, tokens] = part
+            shape = list(part.shape)
+            shape[dim] = length
+            result = part.new_empty(shape)
+        result.narrow(dim, start, end - start).copy_(part)
     return cast(Tensor, result)

@@ -3,27 +3,39 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .config import LocostConfig
+from .config import INITIALISATION, LARGEST, LocostConfig
 from .layers import at_least_fp32
 from .locost import Locost
 
 ARCHITECTURE = "locost"
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.model"
 FORMAT = {"format": "pt"}
-"""Metadata of weights, by which other readers of safetensors know whose they are."""
+"""Metadata of weights files, expected by other readers of safetensors."""
+FLOATING = ("F", "BF")
+"""Beginnings of safetensors' names of floating-point types."""
+MOST_LAYERS = 1000
+"""Of an encoder or a decoder; the published ones have at most 96."""
+SIZES = (
+    "vocab_size", "d_model", "state_dim", "d_ff", "num_heads", "head_dim", "relative_buckets",
+    "encoder_layers", "decoder_layers",
+)  # fmt: skip
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None = None) -> None:
-    """Write the model, and a copy of its tokenizer's file, into a folder, config.json last.
+    """Write the model and a copy of its tokenizer file into a folder, config.json last.
 
     Each file is written under a temporary name and then renamed.
     """
@@ -38,9 +50,9 @@ def save_model(model: Locost, folder: str | Path, tokenizer: str | Path | None =
 
 
 def load_model(folder: str | Path) -> Locost:
-    """The model of a folder that `save_model` wrote, on the CPU, ready for inference.
+    """The model of a folder written by `save_model`, on the CPU, in evaluation mode.
 
-    Raises ValueError where the folder, a file, a key or a shape is not a LOCOST model's.
+    Raises ValueError if the folder, a file, a key or a shape is not that of a LOCOST model.
     """
     config = check_model(folder)
     path = Path(folder) / WEIGHTS
@@ -48,7 +60,7 @@ def load_model(folder: str | Path) -> Locost:
 
 
 def check_model(folder: str | Path) -> LocostConfig:
-    """The configuration of a model folder, whose weights are not read, only their names and shapes.
+    """The configuration of a model folder; of the weights only names and shapes are read.
 
     Raises ValueError as `load_model` does.
     """
@@ -60,25 +72,34 @@ def check_model(folder: str | Path) -> LocostConfig:
             )
     config = _read_config(folder / CONFIG)
     try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            given = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        shapes, others = read_header(folder / WEIGHTS)
     except SafetensorError as error:
         raise ValueError(f"{folder / WEIGHTS}: not a safetensors file ({error})") from error
-    check_shapes(_model_without_weights(config), given, str(folder / WEIGHTS))
+    _empty_model(config, shapes, others, str(folder / WEIGHTS))
     return config
 
 
-def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -> Locost:
-    """A model that holds the given weights, each used once, in at least float32.
+def read_header(path: Path) -> tuple[Shapes, list[str]]:
+    """Of a safetensors file: all shapes by name, and the names that are not of floating point."""
+    with safe_open(path, framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
+        types = {name: one.get_dtype() for name, one in slices.items()}
+    return shapes, [name for name, kind in types.items() if not kind.startswith(FLOATING)]
 
-    Raises ValueError that names, in one line, missing and surplus keys, wrong shapes and weights
-    that are not finite.
+
+def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -> Locost:
+    """A model with the given weights, each used once, in at least float32.
+
+    Raises ValueError naming missing and surplus keys, wrong shapes and types, and weights that are
+    not finite.
     """
-    model = _model_without_weights(config)
-    check_shapes(model, {name: tuple(tensor.shape) for name, tensor in weights.items()}, origin)
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    others = [name for name, tensor in weights.items() if not tensor.is_floating_point()]
+    model = _empty_model(config, shapes, others, origin)
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise ValueError(f"{origin}: NaN or infinity in {', '.join(broken[:8])}")
-    # Copies: a file's map lies anywhere, and where weights lie can change a product's last bits.
+    # Copies: the alignment of memory-mapped weights can change the last bits of a product.
     wide = {
         name: tensor.to(at_least_fp32(tensor.dtype), copy=True) for name, tensor in weights.items()
     }
@@ -86,12 +107,34 @@ def build_model(config: LocostConfig, weights: dict[str, Tensor], origin: str) -
     return model
 
 
-def _model_without_weights(config: LocostConfig) -> Locost:
+def _empty_model(
+    config: LocostConfig, shapes: Shapes, others: Sequence[str], origin: str
+) -> Locost:
+    """A model on the meta device whose weights have these names and shapes.
+
+    `others`: weights that are not of floating point. Raises ValueError where anything does not fit.
+    """
+    if others:
+        raise ValueError(f"{origin}: not floating point: {', '.join(others[:8])}")
+    check_sizes(config, shapes, origin)
     with torch.device("meta"):
-        return Locost(config)
+        model = Locost(config)
+    check_shapes(model, shapes, origin)
+    return model
 
 
-def check_shapes(model: Locost, given: dict[str, tuple[int, ...]], origin: str) -> None:
+def check_sizes(config: LocostConfig, shapes: Shapes, origin: str) -> None:
+    """Raise ValueError for a size that exceeds all weights, before a model is built with it."""
+    elements = sum(map(prod, shapes.values()))
+    for name in SIZES:
+        if (size := getattr(config, name)) > elements:
+            raise ValueError(
+                f"{origin}: not the weights of this configuration: {name}={size}, and the "
+                f"{len(shapes)} tensors have {elements} elements"
+            )
+
+
+def check_shapes(model: Locost, given: Shapes, origin: str) -> None:
     """Raise ValueError unless the names and shapes given are those of the model's weights."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     faults = [f"missing {name}" for name in expected if name not in given]
@@ -107,19 +150,36 @@ def check_shapes(model: Locost, given: dict[str, tuple[int, ...]], origin: str) 
         raise ValueError(f"{origin}: not the weights of this configuration: {shown}{more}")
 
 
-def _read_config(path: Path) -> LocostConfig:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The JSON object in the config.json of any model.
+
+    Raises ValueError on anything else, and for a number that no model has, before a million layers
+    are built of it.
+    """
     try:
-        values = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
-    architecture = values.pop("architecture", None) if isinstance(values, dict) else None
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # the latter for deep nesting
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    for name, value in values.items():
+        most = MOST_LAYERS if name.endswith("layers") else LARGEST
+        if isinstance(value, int | float) and not -LARGEST <= value <= most:
+            raise ValueError(f"{path}: {name}={str(value)[:60]} is impossible: give at most {most}")
+    return values
+
+
+def _read_config(path: Path) -> LocostConfig:
+    values = read_settings(path)
+    architecture = values.pop("architecture", None)
     if architecture != ARCHITECTURE:
         remedy = "turn a published checkpoint into a model folder with `pipeline/convert.py import`"
-        if isinstance(values, dict) and "auto_map" in values:
+        if "auto_map" in values:
             remedy = "a folder exported for transformers: give the model folder it was made from"
         raise ValueError(f"{path}: architecture {architecture!r}, not {ARCHITECTURE!r}; {remedy}")
     names = {field.name for field in fields(LocostConfig)}
-    for kind, found in (("missing", names - values.keys()), ("unknown", values.keys() - names)):
+    missing = names - INITIALISATION - values.keys()  # earlier folders lack some of these
+    for kind, found in (("missing", missing), ("unknown", values.keys() - names)):
         if found:
             raise ValueError(f"{path}: {kind} settings: {', '.join(sorted(found))}")
     try:
@@ -131,7 +191,7 @@ def _read_config(path: Path) -> LocostConfig:
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write under a temporary name in the same folder, flush to disk, then rename.
 
-    The file is as readable as any new one; safetensors would leave it to its owner.
+    The file gets default permissions; safetensors alone would make it private.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""Choosing the tokens: greedily, by nucleus sampling, or by beam search.
+"""Decoding: greedy, nucleus sampling, or beam search.
 
 Shapes: B documents, K beams, R = B K rows (document * K + beam), V vocabulary, T tokens so far.
 """
@@ -6,50 +6,59 @@ Shapes: B documents, K beams, R = B K rows (document * K + beam), V vocabulary, 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .decoder import DecoderState
+from .decoding_steps import Generator, Steps
 from .layers import at_least_fp32
+from .sampling import Nucleus, document_draws
+from .static_decoding import choose_steps
 
-if TYPE_CHECKING:
-    from .locost import Locost
+EarlyStopping: TypeAlias = bool | Literal["never"]
+BEAM_FIELDS = ("length_penalty", "early_stopping")
+SAMPLING_FIELDS = ("temperature", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingStrategy:
-    """How tokens are chosen; the default is greedy, as in the paper.
+    """Decoding strategy; greedy by default, as in the paper.
 
-    A field that would decide nothing beside the others is refused with a ValueError that names it.
+    Raises ValueError naming a field that would have no effect with the others.
     """
 
     max_new_tokens: int = 512
-    """Longest result in tokens, the end token included."""
+    """Maximum tokens of a result, the end token included."""
     min_new_tokens: int = 0
-    """The end token is not allowed among so many first tokens."""
+    """The end token is forbidden among the first N tokens."""
     num_beams: int = 1
-    """Hypotheses of a document that beam search follows; 1: no search."""
+    """Beams per document; 1: no beam search."""
     length_penalty: float = 1.0
     """Beam search returns the largest sum of log-probabilities / length ** length_penalty, the
     length in new tokens with the end token: 0 is the likeliest text, more favours longer ones."""
+    early_stopping: EarlyStopping = True
+    """When the beam search of a document ends, as in transformers. True: with num_beams results.
+    False: when the best running beam, ended now, would not be among them. "never": when it could
+    not at any length."""
     top_p: float | None = None
-    """Sample from the fewest likeliest tokens that together have this probability (1.0: all);
-    None: nothing is drawn."""
+    """Sample from the smallest set of likeliest tokens with this total probability (1.0: all);
+    None: no sampling."""
     temperature: float = 1.0
-    """What the logits are divided by before sampling."""
+    """Divisor of the logits before sampling."""
     no_repeat_ngram_size: int = 0
-    """No sequence of so many tokens comes twice in a result; 0: no such rule."""
+    """No sequence of N tokens occurs twice in a result; 0: off."""
     seed: int = 0
-    """Seed of the samples; a result depends on it and on its row in the batch."""
+    """Seed of sampling; a result depends on it and on its source, not on the batch."""
     memory_budget: int | None = None
-    """Most bytes for the cross-attention's keys and values, beyond which the decoder attends to the
-    encoder states themselves, equal but for rounding; None: see `Decoder.start`."""
+    """Maximum bytes of the cross-attention's keys and values; beyond it the decoder attends to the
+    encoder states themselves, equal to rounding. None: see `Decoder.start`."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        fits = type(self.early_stopping) is bool or self.early_stopping == "never"
+        self._require("early_stopping", fits, "give true, false or never")
+        for field in (field for field in fields(self) if field.name != "early_stopping"):
             kinds = (int,) if type(field.default) is int else (int, float)
             value = getattr(self, field.name)
             fits = type(value) in kinds or value is field.default is None
@@ -61,7 +70,7 @@ class DecodingStrategy:
         remedy = f"give 0 to max_new_tokens={self.max_new_tokens}"
         self._require("min_new_tokens", fits, remedy)
         self._require("num_beams", self.num_beams >= 1, "give at least 1")
-        self._require("length_penalty", 0 <= self.length_penalty <= 10, "give 0 to 10")
+        self._require("length_penalty", -10 <= self.length_penalty <= 10, "give -10 to 10")
         fits = self.top_p is None or 0 < self.top_p <= 1
         self._require("top_p", fits, "give a probability above 0, at most 1")
         self._require("temperature", 0 < self.temperature < math.inf, "give a positive number")
@@ -72,10 +81,11 @@ class DecodingStrategy:
 
         fits = self.top_p is None or self.num_beams == 1
         self._require("top_p", fits, "sampling has no beams: leave it out, or set num_beams to 1")
-        fits = self.num_beams > 1 or self.length_penalty == 1
-        self._require("length_penalty", fits, "only beams are compared by it: set num_beams")
-        for name, default in (("temperature", 1), ("seed", 0)):
-            fits = self.top_p is not None or getattr(self, name) == default
+        for name in BEAM_FIELDS:
+            fits = self.num_beams > 1 or getattr(self, name) == getattr(type(self), name)
+            self._require(name, fits, "only beam search reads it: set num_beams")
+        for name in SAMPLING_FIELDS:
+            fits = self.top_p is not None or getattr(self, name) == getattr(type(self), name)
             self._require(name, fits, "only sampling reads it: set top_p (1.0: all tokens)")
 
     @property
@@ -91,7 +101,7 @@ class DecodingStrategy:
 
 
 def generate(
-    model: "Locost",
+    model: Generator,
     input_ids: Tensor,
     mask: Tensor | None,
     strategy: DecodingStrategy,
@@ -116,121 +126,131 @@ def generate(
         started(state)
     rows = len(input_ids) * strategy.num_beams
     ids = torch.full((rows, 1), model.config.start_id, device=input_ids.device)
-    method = beam_search if strategy.num_beams > 1 else token_by_token
-    return method(model, state, ids, strategy)
+    steps = choose_steps(model, state, ids, strategy.max_new_tokens)
+    if strategy.num_beams > 1:
+        return beam_search(model, steps, ids, strategy)
+    return token_by_token(model, steps, ids, strategy, nucleus(strategy, input_ids, mask))
+
+
+def nucleus(strategy: DecodingStrategy, input_ids: Tensor, mask: Tensor | None) -> Nucleus | None:
+    """The strategy's sampling of sources (B, L) with a mask (B, L) or None; None: no sampling."""
+    if strategy.top_p is None:
+        return None
+    draws = document_draws(strategy.seed, input_ids, mask, strategy.max_new_tokens)
+    return Nucleus(strategy.top_p, strategy.temperature, draws.to(input_ids.device))
 
 
 def token_by_token(
-    model: "Locost", state: DecoderState, ids: Tensor, strategy: DecodingStrategy
+    model: Generator,
+    steps: Steps,
+    ids: Tensor,
+    strategy: DecodingStrategy,
+    sampling: Nucleus | None,
 ) -> Tensor:
-    """Each row (B, 1) goes on with its likeliest token, or with a sample, until it ends."""
+    """Greedy decoding or sampling of each row (B, 1), until it ends."""
     eos_id, pad_id = model.config.eos_id, model.config.pad_id
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    draws = uniforms(strategy.seed, len(ids), strategy.max_new_tokens).to(ids.device)
     for step in range(strategy.max_new_tokens):
-        logits = restrict(next_logits(model, state, ids), ids[:, 1:], strategy, eos_id)
-        if strategy.top_p is None:
-            chosen = logits.argmax(-1)
-        else:
-            chosen = sample(logits / strategy.temperature, strategy.top_p, draws[:, step])
+        logits = restrict(steps.logits(ids[:, -1:]), ids[:, 1:], strategy, eos_id)
+        chosen = logits.argmax(-1) if sampling is None else sampling(logits, step)
         chosen = chosen.masked_fill(ended, pad_id)
         ids = torch.cat([ids, chosen[:, None]], dim=1)
         ended |= chosen == eos_id
-        if ended.all():
+        if (step + 1) % steps.patience == 0 and ended.all():
             break
-    return ids
+    return through_last_end(ids, eos_id)
 
 
-def beam_search(
-    model: "Locost", state: DecoderState, ids: Tensor, strategy: DecodingStrategy
-) -> Tensor:
+def through_last_end(ids: Tensor, eos_id: int) -> Tensor:
+    """Ids (R, 1 + T) without the columns of padding after the end of the longest row."""
+    ends = ids[:, 1:] == eos_id  # at most one a row
+    unended = ends.shape[1]
+    longest = torch.where(ends.any(1), 1 + ends.long().argmax(1), unended).max()
+    return ids[:, : 1 + int(longest)]
+
+
+def beam_search(model: Generator, steps: Steps, ids: Tensor, strategy: DecodingStrategy) -> Tensor:
     """The best sequence found for each document, its K beams (B K, 1) -> (B, 1 + T).
 
-    At each step every beam may end, which makes it a result, and the K likeliest of all
-    continuations go on. The score is the sum of the model's log-probabilities (not renormalised
-    where tokens are forbidden) over length ** length_penalty. What is still running at
-    max_new_tokens is a result, too. The search stops when no running beam can become the best
-    (`Best.is_final`). Of equal continuations the lower beam, then the lower id, comes first; of
+    As in transformers 5: of all continuations of a document's beams the 2 K likeliest are
+    candidates. Those that end, among the first K, are results; the K likeliest of the others run
+    on. The score is the sum of the model's log-probabilities (not renormalised if tokens are
+    forbidden) over length ** length_penalty. At max_new_tokens the first K candidates are results
+    even if they do not end. Of equal candidates the lower beam, then the lower id, comes first; of
     equal results the shorter.
     """
-    beams, eos_id = strategy.num_beams, model.config.eos_id
+    beams, eos_id, longest = strategy.num_beams, model.config.eos_id, strategy.max_new_tokens
     first_row = torch.arange(0, len(ids), beams, device=ids.device)[:, None]
-    best = Best(model, ids, strategy)
-    running = torch.full_like(best.score[:, None].expand(-1, beams), -torch.inf)
-    running[:, 0] = 0  # all beams begin alike: one is enough
-    for _ in range(strategy.max_new_tokens):
-        logs = next_logits(model, state, ids).log_softmax(-1)
+    results = BeamResults(model, ids, strategy)
+    running = torch.full_like(results.scores, -torch.inf)
+    running[:, 0] = 0  # all beams start equal: one is enough
+    for length in range(1, 1 + longest):
+        logs = steps.logits(ids[:, -1:]).log_softmax(-1)
         logs = restrict(logs, ids[:, 1:], strategy, eos_id)
         totals = running[..., None] + logs.unflatten(0, (-1, beams))
-        best.offer(totals[..., eos_id], functional.pad(ids, (0, 1), value=eos_id))
+        totals, index = largest(totals.flatten(1), 2 * beams)
+        rows, tokens = first_row + index // logs.shape[-1], index % logs.shape[-1]
+        ended = (tokens == eos_id) | (length == longest)
+        candidates = torch.cat([ids[rows], tokens[..., None]], dim=-1)  # (B, 2 K, 1 + length)
+        results.offer(totals.masked_fill(~ended, -torch.inf)[:, :beams], candidates[:, :beams])
 
-        totals[..., eos_id] = -torch.inf
-        running, index = largest(totals.flatten(1), beams)
-        rows = (first_row + index // totals.shape[-1]).flatten()
-        state.select(rows)
-        ids = torch.cat([ids[rows], (index % totals.shape[-1]).view(-1, 1)], dim=1)
-        if best.is_final(running):
+        running, order = largest(totals.masked_fill(ended, -torch.inf), beams)
+        results.finish(running, length)
+        if length % steps.patience == 0 and results.final.all():
             break
-    best.offer(running, ids)
-    return best.ids[:, : 1 + int(best.length.max())]
+        steps.select(rows.gather(1, order).flatten())
+        ids = candidates.gather(1, order[..., None].expand(-1, -1, 1 + length)).flatten(0, 1)
+    return results.ids[:, : 1 + int(results.length.max())]
 
 
-class Best:
-    """Of each document the result of the highest score so far."""
+class BeamResults:
+    """The K best results of each document so far, of which the best is kept whole."""
 
-    def __init__(self, model: "Locost", ids: Tensor, strategy: DecodingStrategy) -> None:
-        self.penalty, self.longest = strategy.length_penalty, strategy.max_new_tokens
+    def __init__(self, model: Generator, ids: Tensor, strategy: DecodingStrategy) -> None:
+        self.strategy = strategy
         documents = len(ids) // strategy.num_beams
-        self.ids = ids.new_full((documents, 1 + self.longest), model.config.pad_id)
-        """(B, 1 + max_new_tokens), padded."""
+        self.ids = ids.new_full((documents, 1 + strategy.max_new_tokens), model.config.pad_id)
+        """(B, 1 + max_new_tokens), the best, padded."""
         self.length = ids.new_zeros(documents)
-        """(B,), in new tokens."""
+        """(B,), its new tokens."""
         dtype = at_least_fp32(model.embedding.weight.dtype)
-        self.score = torch.full((documents,), -torch.inf, dtype=dtype, device=ids.device)
-        """(B,)."""
+        shape = (documents, strategy.num_beams)
+        self.scores = torch.full(shape, -torch.inf, dtype=dtype, device=ids.device)
+        """(B, K), the best first; -inf where there is none yet."""
+        self.final = torch.zeros(documents, dtype=torch.bool, device=ids.device)
+        """(B,), whether a document's search has ended, alone or in this batch."""
 
-    def offer(self, totals: Tensor, ids: Tensor) -> None:
-        """Results (B K, 1 + T) with their sums of log-probabilities (B, K)."""
-        length = ids.shape[1] - 1
-        total, beam = totals.max(dim=1)
-        score = total / length**self.penalty
-        better = score > self.score
-        row = torch.arange(0, len(ids), totals.shape[1], device=ids.device) + beam
-        self.score = torch.where(better, score, self.score)
+    def offer(self, totals: Tensor, candidates: Tensor) -> None:
+        """Take those of the candidates (B, K, 1 + T) that are good enough, by their sums of
+        log-probabilities (B, K), the largest first, -inf for what is no result."""
+        length = candidates.shape[-1] - 1
+        scores = totals / length**self.strategy.length_penalty
+        scores = scores.masked_fill(self.final[:, None], -torch.inf)
+        score, beam = scores.max(dim=1)
+        better = score > self.scores[:, 0]
+        best = candidates[torch.arange(len(beam), device=beam.device), beam]
         self.length = self.length.masked_fill(better, length)
-        self.ids[:, : 1 + length] = torch.where(
-            better[:, None], ids[row], self.ids[:, : 1 + length]
-        )
+        self.ids[:, : 1 + length] = torch.where(better[:, None], best, self.ids[:, : 1 + length])
+        self.scores, _ = largest(torch.cat([self.scores, scores], dim=1), totals.shape[1])
 
-    def is_final(self, running: Tensor) -> bool:
-        """Whether no beam, of sum of log-probabilities `running` (B, K), can end with a higher
-        score.
+    def finish(self, running: Tensor, length: int) -> None:
+        """End the searches that can, by the sums of log-probabilities (B, K) of running beams, the
+        largest first, and their length; see `early_stopping`.
 
-        More tokens never raise a sum, which is negative, so it can at most be divided by the
-        largest length: sum / max_new_tokens ** length_penalty bounds the score, as the penalty is
-        not negative.
+        More tokens never raise a sum, which is negative: a running beam's best score is that of its
+        sum at this length or, where the penalty favours long texts, at the largest.
         """
-        bound = running.amax(dim=1) / self.longest**self.penalty
-        return bool((self.score >= bound).all())
-
-
-def next_logits(model: "Locost", state: DecoderState, ids: Tensor) -> Tensor:
-    """The logits (R, V), at least float32, of what follows ids (R, 1 + T).
-
-    Raises ValueError where those after the start token are not finite.
-    """
-    step = model.decoder.step(model.embedding(ids[:, -1:]), state)
-    logits = model.project(step[:, -1])
-    if ids.shape[1] == 1 and not logits.isfinite().all():
-        raise ValueError(
-            "the model gives logits that are not finite: its weights hold NaN or too large "
-            "numbers; give a checkpoint of finite weights, or precision fp32"
-        )
-    return logits.to(at_least_fp32(logits.dtype))
+        strategy = self.strategy
+        worst = self.scores[:, -1]
+        if strategy.early_stopping is True:
+            self.final |= worst > -torch.inf
+        elif strategy.early_stopping == "never" and strategy.length_penalty > 0:
+            length = strategy.max_new_tokens
+        self.final |= running[:, 0] / length**strategy.length_penalty <= worst
 
 
 def restrict(scores: Tensor, generated: Tensor, strategy: DecodingStrategy, eos_id: int) -> Tensor:
-    """Scores (R, V) of what follows the new tokens (R, T), -inf where the rules forbid it."""
+    """Next-token scores (R, V) after the new tokens (R, T), -inf for forbidden tokens."""
     length, size = generated.shape[1], strategy.no_repeat_ngram_size
     if length < strategy.min_new_tokens:
         scores = scores.clone()
@@ -241,45 +261,20 @@ def restrict(scores: Tensor, generated: Tensor, strategy: DecodingStrategy, eos_
 
 
 def repeats(generated: Tensor, size: int, vocab_size: int) -> Tensor:
-    """Which tokens (R, V) would end a sequence of `size` that the row (R, T), T >= size, holds."""
+    """Which tokens (R, V) would repeat a sequence of `size` tokens of the row (R, T), T >= size."""
     ngrams = generated.unfold(1, size, 1)  # (R, T - size + 1, size)
     last = generated[:, None, generated.shape[1] - size + 1 :]
     seen = (ngrams[..., :-1] == last).all(-1)
-    tokens = ngrams[..., -1].masked_fill(~seen, vocab_size)  # others go into a column beyond
+    tokens = ngrams[..., -1].masked_fill(~seen, vocab_size)  # others go into an extra column
     found = torch.zeros(len(tokens), vocab_size + 1, dtype=torch.bool, device=tokens.device)
     return found.scatter(1, tokens, True)[:, :-1]
 
 
-def sample(logits: Tensor, top_p: float, draws: Tensor) -> Tensor:
-    """Tokens (R,) drawn from softmax of logits (R, V) cut to the nucleus of probability top_p.
-
-    The nucleus is the fewest likeliest tokens whose probabilities reach top_p (Holtzman et al.
-    2020, section 3.1); a draw in [0, 1) picks from it by the inverse of its distribution function.
-    """
-    ordered, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
-    probabilities = ordered.softmax(-1)
-    reached = probabilities.cumsum(-1)
-    kept = (
-        ((reached - probabilities < top_p) & (probabilities > 0)).sum(-1, keepdim=True).clamp(min=1)
-    )
-    target = draws[:, None] * reached.gather(-1, kept - 1)
-    index = torch.searchsorted(reached, target, right=True).minimum(kept - 1)
-    return tokens.gather(-1, index)[:, 0]
-
-
-def uniforms(seed: int, rows: int, steps: int) -> Tensor:
-    """Numbers from [0, 1), (rows, steps), each a function of the seed, its row and its step."""
-    seeds = torch.randint(2**63 - 1, (rows,), generator=torch.Generator().manual_seed(seed))
-    generators = [torch.Generator().manual_seed(row) for row in seeds.tolist()]
-    draws = [torch.rand(steps, generator=one, dtype=torch.float64) for one in generators]
-    return torch.stack(draws)
-
-
 def largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row (R, N) from the highest, of equal ones the first.
+    """The `count` largest of each row (R, N), highest first, ties by index.
 
-    `topk` leaves the order of equal values open, and bf16 has many; a stable sort takes 10 times
-    as long.
+    `topk` does not define the order of ties, frequent in bf16; a stable sort takes 10 times as
+    long.
     """
     rest, values, indices = scores.clone(), [], []
     for _ in range(count):

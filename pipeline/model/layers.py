@@ -1,4 +1,4 @@
-"""What encoder and decoder blocks share: recomputation, norm, feed-forward, safe precision."""
+"""Parts of encoder and decoder blocks: gradient checkpointing, norm, feed-forward, precision."""
 
 from typing import Any
 
@@ -16,17 +16,18 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def product_type(x: Tensor) -> torch.dtype:
-    """The type of x in matrix products: autocast's, where that is on and x is not float64."""
+    """The type of x in matrix products: autocast's, if that is on and x is not float64."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
 class Block(nn.Module):
-    """One residual block, the unit of recomputation and of compilation."""
+    """One residual block, the unit of gradient checkpointing and of compilation."""
 
     recompute = False
-    """Keep only the inputs for the backward pass and compute the rest once more."""
+    """Gradient (activation) checkpointing: keep only the inputs for the backward pass and
+    recompute the rest."""
 
     def __call__(self, *inputs: Any) -> Any:
         if self.recompute and torch.is_grad_enabled():
@@ -35,9 +36,9 @@ class Block(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """w * x / sqrt(mean x^2 + epsilon), in at least float32 whatever autocast says.
+    """w * x / sqrt(mean x^2 + epsilon), in at least float32, also under autocast.
 
-    `for_products`: only matrix products read the result, so it is rounded to their type once,
+    `for_products`: only matrix products read the result, so it is rounded to their type once
     instead of by each of them.
     """
 
@@ -47,11 +48,34 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(config.d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., H) -> (..., H), of x's type, or of that of matrix products."""
+        """(..., H) -> (..., H), in x's type or that of matrix products."""
         wide = x.to(at_least_fp32(x.dtype))
         weight = self.weight.to(wide.dtype)
         normed = functional.rms_norm(wide, weight.shape, weight, self.epsilon)
         return normed.to(product_type(x) if self.for_products else x.dtype)
+
+
+class IntoChannels(nn.Linear):
+    """A linear layer with the channels of its result first, as a convolution reads them.
+
+    One batched product that writes its result transposed: a copy less than transposing afterwards.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, in) -> (B, out, L), contiguous."""
+        weight, bias = (value.to(product_type(x)) for value in (self.weight, self.bias))
+        x = x.to(weight.dtype).transpose(1, 2)
+        return torch.baddbmm(bias[:, None], weight.expand(len(x), -1, -1), x)
+
+
+class FromChannels(nn.Linear):
+    """A linear layer that reads the result of a convolution, whose channels come first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, L) -> (B, L, out), contiguous."""
+        weight, bias = (value.to(product_type(x)) for value in (self.weight, self.bias))
+        x = x.to(weight.dtype).transpose(1, 2)
+        return torch.baddbmm(bias, x, weight.t().expand(len(x), -1, -1))
 
 
 class GatedFeedForward(nn.Module):

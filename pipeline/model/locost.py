@@ -1,25 +1,28 @@
 """The whole model: embedding, encoder, decoder, head."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from .config import LocostConfig
 from .decoder import Decoder, DecoderState
 from .encoder import Encoder
-from .generation import DecodingStrategy, generate
+from .generation import DecodingStrategy, EarlyStopping, generate
 from .layers import Block, at_least_fp32
 from .ssm import KERNEL_PARAMETERS, BidirectionalSSM
 
 IGNORED = -100
-"""The label of a target position that has no loss."""
+"""The label of target positions that are excluded from the loss."""
+LOSS_CHUNK = 2048
+"""Target positions whose logits exist at one time, where only the loss is wanted."""
 
 
 class LocostOutput(NamedTuple):
-    """What a forward pass gives; without labels only the encoder states."""
+    """Result of a forward pass; without labels only the encoder states."""
 
     loss: Tensor | None
     """Cross-entropy of the labels, a scalar of at least float32."""
@@ -34,6 +37,8 @@ class Locost(nn.Module):
 
     Shapes: B batch, L source and T target positions, H = d_model, V = vocab_size.
     """
+
+    loss_chunk = LOSS_CHUNK
 
     def __init__(self, config: LocostConfig) -> None:
         super().__init__()
@@ -53,19 +58,27 @@ class Locost(nn.Module):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
+        loss_only: bool = False,
+        check: bool = True,
     ) -> LocostOutput:
         """Teacher-forced pass over a source (B, L) and, if given, its labels (B, T).
 
-        The mask (B, L) is 1 at real source positions, 0 at padding; None means all real. Labels
-        of -100 have no loss, which is the mean (or the sum) over all others. Raises ValueError
-        naming the argument that is impossible.
+        The mask (B, L) is 1 at real source positions, 0 at padding; None means all real. The loss
+        is the mean (or the sum) over all labels except -100. `loss_only`: no logits, which the loss
+        then computes in chunks and again in the backward pass. `check`: raise ValueError naming an
+        impossible argument; on a GPU that waits for it, so check before the transfer there.
         """
-        check_inputs(self.config, input_ids, attention_mask, labels, loss_reduction == "mean")
+        if check:
+            check_inputs(self.config, input_ids, attention_mask, labels, loss_reduction == "mean")
         states = self.encode(input_ids, attention_mask)
         if labels is None:
             return LocostOutput(None, None, states)
         targets = self.embedding(shift_right(self.config, labels))
-        logits = self.project(self.decoder(targets, states, attention_mask))
+        decoded = self.decoder(targets, states, attention_mask)
+        if loss_only:
+            loss = chunked_loss(self.project, decoded, labels, loss_reduction, self.loss_chunk)
+            return LocostOutput(loss, None, states)
+        logits = self.project(decoded)
         return LocostOutput(target_loss(logits, labels, loss_reduction), logits, states)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -73,21 +86,21 @@ class Locost(nn.Module):
         return self.encoder(self.embedding(input_ids), attention_mask)
 
     def project(self, x: Tensor) -> Tensor:
-        """Decoder output (..., H) -> logits (..., V); scaled only where the embedding is tied."""
+        """Decoder output (..., H) -> logits (..., V); scaled only if the embedding is tied."""
         if self.head is not None:
             return self.head(x)
         return functional.linear(x * self.config.d_model**-0.5, self.embedding.weight)
 
     def recompute_activations(self, recompute: bool = True) -> None:
-        """Whether blocks keep only their inputs for the backward pass: less memory, one more
-        forward pass."""
+        """Switch gradient checkpointing (activation checkpointing): blocks keep only their inputs
+        for the backward pass and recompute the rest. Less memory, one more forward pass."""
         for block in self._blocks():
             block.recompute = recompute
 
     def compile_blocks(self, **options: Any) -> None:
-        """Compile every block by torch.compile with the options; the parameters' names stay.
+        """Compile every block with torch.compile; parameter names stay the same.
 
-        The convolutions are left out: a compiler would fuse nothing in complex numbers and FFTs.
+        The convolutions are excluded: the compiler fuses nothing in complex numbers and FFTs.
         """
         for module in self.modules():
             if isinstance(module, BidirectionalSSM):
@@ -108,6 +121,7 @@ class Locost(nn.Module):
         min_new_tokens: int = 0,
         num_beams: int = 1,
         length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = True,
         top_p: float | None = None,
         temperature: float = 1.0,
         no_repeat_ngram_size: int = 0,
@@ -117,11 +131,11 @@ class Locost(nn.Module):
     ) -> Tensor:
         """New ids for each source (B, L), its mask (B, L) or None -> (B, 1 + T), start token first.
 
-        By default the likeliest next token, again and again; see `DecodingStrategy` for beam
-        search, sampling and the rules. A row ends with EOS and is padded from there; T is the
-        longest row's, at most `max_new_tokens`. `started` is called once, when the sources are
-        encoded, with the state that decoding begins from. Dropout is off meanwhile, the global
-        random state is not touched. Raises ValueError naming the argument that is impossible.
+        Greedy by default; see `DecodingStrategy` for beam search, sampling and constraints. A row
+        ends with EOS and is padded after it; T is the longest row's, at most `max_new_tokens`.
+        `started` is called once with the initial decoder state, after the sources are encoded.
+        Dropout is off, and the global random state is not used. Raises ValueError naming an
+        impossible argument.
         """
         check_inputs(self.config, input_ids, attention_mask)
         strategy = DecodingStrategy(
@@ -129,6 +143,7 @@ class Locost(nn.Module):
             min_new_tokens=min_new_tokens,
             num_beams=num_beams,
             length_penalty=length_penalty,
+            early_stopping=early_stopping,
             top_p=top_p,
             temperature=temperature,
             no_repeat_ngram_size=no_repeat_ngram_size,
@@ -147,7 +162,7 @@ def target_loss(
     logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"] = "mean"
 ) -> Tensor:
     """Cross-entropy of labels (B, T) under logits (B, T, V), a scalar of at least float32; labels
-    of -100 have none."""
+    of -100 are ignored."""
     return functional.cross_entropy(
         logits.flatten(0, 1).to(at_least_fp32(logits.dtype)),
         labels.flatten(),
@@ -156,8 +171,33 @@ def target_loss(
     )
 
 
+def chunked_loss(
+    project: Callable[[Tensor], Tensor],
+    decoded: Tensor,
+    labels: Tensor,
+    reduction: Literal["mean", "sum"],
+    size: int,
+) -> Tensor:
+    """`target_loss` of the projection of decoder outputs (B, T, H), `size` positions at once.
+
+    The logits of several chunks are computed again in the backward pass.
+    """
+
+    def loss_of(x: Tensor, targets: Tensor) -> Tensor:
+        return target_loss(project(x)[None], targets[None], "sum")
+
+    rows, targets = decoded.flatten(0, 1), labels.flatten()
+    chunks = zip(rows.split(size), targets.split(size), strict=True)
+    if len(rows) <= size or not torch.is_grad_enabled():
+        losses = [loss_of(*chunk) for chunk in chunks]
+    else:
+        losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in chunks]
+    total = torch.stack(losses).sum()
+    return total if reduction == "sum" else total / (labels != IGNORED).sum()
+
+
 def shift_right(config: LocostConfig, labels: Tensor) -> Tensor:
-    """The decoder's input (B, T): the start token, then all labels but the last, -100 as pad."""
+    """The decoder's input (B, T): the start token, then all labels but the last; pad for -100."""
     start = labels.new_full((labels.shape[0], 1), config.start_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=1)
     return shifted.masked_fill(shifted == IGNORED, config.pad_id)
@@ -173,17 +213,26 @@ def ssm_parameter_names(model: nn.Module) -> set[str]:
     }
 
 
+class Vocabulary(Protocol):
+    """What `check_inputs` needs of a model's configuration."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
+
+
 def check_inputs(
-    config: LocostConfig,
+    config: Vocabulary,
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
     labels: Tensor | None = None,
     needs_target: bool = False,
 ) -> None:
-    """Refuse impossible inputs with a ValueError that names the argument.
+    """Raise ValueError naming an impossible argument.
 
-    `needs_target`: labels that are all ignored have no mean loss, but a sum. Values are looked at
-    in one transfer from the device.
+    `needs_target`: refuse labels that are all ignored, which have no mean loss (but a sum). One
+    transfer from the device.
     """
     for name, ids in (("input_ids", input_ids), ("labels", labels)):
         if ids is not None and (ids.dim() != 2 or 0 in ids.shape):
@@ -213,5 +262,5 @@ def check_inputs(
         raise ValueError("attention_mask: a row is all zero; leave out rows without real tokens")
 
 
-def _outside(config: LocostConfig, ids: Tensor) -> Tensor:
+def _outside(config: Vocabulary, ids: Tensor) -> Tensor:
     return (ids < 0) | (ids >= config.vocab_size)

@@ -1,8 +1,8 @@
 """Exact two-sided convolution of any length by FFT, in one piece or by overlap-save.
 
 Shapes: B batch, H channels (any slice of them: channels are independent), L positions, D
-directions (causal, then reverse), F length of the FFT. The FFT is circular: what wraps around must
-not meet a kernel lag.
+directions (causal, then reverse), F length of the FFT. The FFT is circular: wrapped-around values
+must not overlap with kernel lags.
 """
 
 from dataclasses import dataclass
@@ -10,38 +10,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# FFTs of overlap-save span this many times the kernel's lags: 4 of 6 lags' lengths are new output.
+# FFT size of overlap-save in kernel lags: of 6 lengths, 4 are new output.
 SEGMENT_LAGS = 6
 SHORTEST_FFT = 1 << 14  # of overlap-save
+SHORTEST_FUSED_FFT = 16  # of the published fused convolution
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a kernel of a number of lags to either side lies in the circular buffer of an FFT."""
+    """Layout of a two-sided kernel in the circular buffer of an FFT."""
 
     lags: int
     """Lags of each direction, lag 0 included."""
     size: int
     """F."""
     reverse_end: int
-    """Index at which the reverse lags end, the farthest first; F where nothing is amiss."""
+    """Index at which the reverse lags end, the farthest first; F unless `published`."""
 
     @classmethod
     def of(cls, length: int, lags: int | None = None, published: bool = False) -> "Layout":
         """The layout for inputs of a length, with kernels of all its lags or of the given number.
 
-        `published`: that of the published fused convolution, whose FFT is a power of two but whose
-        reverse lags end at 2L, right only where the two are the same.
+        `published`: that of the published fused convolution (`fftconv` of H3, which LOCOST's code
+        calls), whose FFT is a power of two, at least 16, but whose reverse lags end at 2L, right
+        only where the two are the same.
         """
         lags = length if lags is None else min(lags, length)
         if published:
-            return cls(lags, 1 << (2 * length - 1).bit_length(), 2 * length)
+            size = max(SHORTEST_FUSED_FFT, 1 << (2 * length - 1).bit_length())
+            return cls(lags, size, 2 * length)
         size = fast_fft_size(min(length + lags - 1, max(SEGMENT_LAGS * lags, SHORTEST_FFT)))
         return cls(lags, size, size)
 
 
 def fast_fft_size(minimum: int) -> int:
-    """The smallest 2^a 3^b 5^c that is at least `minimum`, the sizes FFT libraries do fast."""
+    """The smallest 2^a 3^b 5^c that is at least `minimum`, for which FFTs are fast."""
     best = 1 << (minimum - 1).bit_length()
     five = 1
     while five < best:
@@ -84,20 +87,20 @@ def two_sided_transposed(kernel: Tensor, count: int, layout: Layout) -> tuple[Te
 def convolve(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
     """z_j = sum_l kernel[(j - l) mod F] u_l: (B, H, L) from u (B, H, L) and kernel (H, F).
 
-    Where the FFT does not hold the whole input, by overlap-save: each segment also reads the lags
-    before and after it, whose own outputs are wrapped around and left out. The result has the
-    kernel's type.
+    If the FFT is shorter than input and kernel, by overlap-save: each segment also reads the lags
+    before and after it, whose outputs are wrapped around and dropped. The result has the kernel's
+    type.
     """
     length, size, overlap = u.shape[-1], layout.size, layout.lags - 1
-    spectrum = torch.fft.rfft(kernel)
+    spectrum = torch.fft.rfft(kernel, norm="forward")  # the products need no scaling then
     if layout.reverse_end != size or size >= length + overlap:
-        return torch.fft.irfft(_spectrum(u, kernel).mul_(spectrum), n=size)[..., :length]
+        return _signal(_spectrum(u, kernel).mul_(spectrum), size)[..., :length]
     z = kernel.new_empty(u.shape)
     step = size - 2 * overlap
     for start in range(0, length, step):
         begin, stop = max(0, start - overlap), min(length, start + step)
         segment = _spectrum(u[..., begin : stop + overlap], kernel).mul_(spectrum)
-        z[..., start:stop] = torch.fft.irfft(segment, n=size)[..., start - begin : stop - begin]
+        z[..., start:stop] = _signal(segment, size)[..., start - begin : stop - begin]
     return z
 
 
@@ -107,10 +110,15 @@ def convolve_backward(u: Tensor, grad: Tensor, kernel: Tensor) -> tuple[Tensor, 
     grad_spectrum = _spectrum(grad, kernel)
     products = _spectrum(u, kernel).conj_physical_().mul_(grad_spectrum)
     grad_kernel = torch.fft.irfft(products.sum(0), n=size)
-    grad_spectrum.mul_(torch.fft.rfft(kernel).conj_physical_())
-    return torch.fft.irfft(grad_spectrum, n=size)[..., :length], grad_kernel
+    grad_spectrum.mul_(torch.fft.rfft(kernel, norm="forward").conj_physical_())
+    return _signal(grad_spectrum, size)[..., :length], grad_kernel
 
 
 def _spectrum(u: Tensor, kernel: Tensor) -> Tensor:
     """rfft of u (B, H, L), zero-padded to the kernel's length, in the kernel's type."""
     return torch.fft.rfft(u.to(kernel.dtype), n=kernel.shape[-1])
+
+
+def _signal(spectrum: Tensor, size: int) -> Tensor:
+    """The inverse of rfft without its factor 1 / F."""
+    return torch.fft.irfft(spectrum, n=size, norm="forward")

@@ -1,4 +1,4 @@
-"""How much memory a computation may still take."""
+"""Available memory."""
 
 import os
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ CGROUP_FILES = {
     2: ("", "memory.max", "memory.current"),
     1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
-"""By version of the interface: folder of the controller, its files of the limit and of the use."""
+"""By cgroup version: folder of the controller, its files of limit and usage."""
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that this process can still take on the device; on CPU within its job's limit."""
+    """Bytes that this process can still allocate on the device; on a CPU within its job's limit."""
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserved
@@ -22,7 +22,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def machine_memory(meminfo: Path) -> int:
-    """Bytes that the machine can give without swapping; all it has, where it does not say."""
+    """Bytes that the machine can provide without swapping; all its memory if that is unknown."""
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -33,7 +33,7 @@ def machine_memory(meminfo: Path) -> int:
 def job_memory(root: Path) -> Iterator[int]:
     """Bytes left in each control group (a Slurm job, a container) that limits this process.
 
-    Pages of files that the kernel would drop first count as left. `root`: the file system.
+    Inactive page cache counts as available. `root`: of the file system.
     """
     membership = root / "proc/self/cgroup"
     for line in membership.read_text().splitlines() if membership.exists() else ():

@@ -1,16 +1,16 @@
-"""What the optimizer is told of the parameters."""
+"""The optimizer's parameter groups."""
 
 from typing import Any
 
 import torch
 
+from pipeline.baselines.registry import Model
 from pipeline.config import TrainConfig
 from pipeline.model import ssm_parameter_names
-from pipeline.models import Model
 
 
 def parameter_groups(model: Model, train: TrainConfig) -> list[dict[str, Any]]:
-    """The embedding, the state-space kernels if any, and the rest, each learnt parameter once.
+    """The embedding, the state-space kernels if any, and the rest; each trained parameter once.
 
     `lr_scale` multiplies the schedule. T5's optimiser moves a parameter in proportion to its size,
     AdamW by the same amount whatever its size: a rate at which an embedding drawn from N(0, 1)

@@ -1,15 +1,14 @@
-"""AdamW's moments in files that know neither the number of processes nor the ZeRO stage.
+"""AdamW's moments in files independent of the number of processes and of the ZeRO stage.
 
-Each process writes the pieces it holds to a safetensors file of its own: tensor
-`exp_avg@4096:encoder.x` is the first moment of parameter `encoder.x`, flattened, from element
-4096 on. Whoever reads takes the elements it is to hold from all the files, under any stage (1, 2,
-3, offloaded) and any number of processes; what is copied is fp32, so nothing is rounded.
+Each rank writes the pieces it holds to its own safetensors file: tensor `exp_avg@4096:encoder.x` is
+the first moment of parameter `encoder.x`, flattened, from element 4096. A reader collects the
+elements that it needs from all the files, under any stage (1, 2, 3, offloaded) and any number of
+processes; everything is fp32 and copied, so nothing is rounded.
 
-DeepSpeed's own files (0.19.8) would be pickles with the weights in them a second and a third time,
-are refused on another number of processes, and its universal ones need a conversion on disk, lose
-the rates of stage 3's parameter groups, and let its partitions share one step count. They are not
-used; what is relied on here is where DeepSpeed keeps its flat partitions, and its version is
-pinned.
+DeepSpeed's own checkpoints (0.19.8) are pickles that hold the weights two more times and cannot be
+loaded on another number of processes. Its universal format needs a conversion on disk, loses the
+rates of stage 3's parameter groups, and makes partitions share one step count. This module relies
+only on where DeepSpeed keeps its flat partitions; its version is pinned.
 """
 
 from collections.abc import Iterator
@@ -64,7 +63,7 @@ def is_partitioned(parameter: torch.nn.Parameter) -> bool:
 
 
 def updates_applied(engine: deepspeed.DeepSpeedEngine) -> int:
-    """How often AdamW has moved the weights (skipped updates are left out); its `step`."""
+    """AdamW's `step`: updates applied, without skipped ones."""
     states = engine.optimizer.optimizer.state.values()
     return max((int(state["step"]) for state in states if state), default=0)
 
@@ -117,7 +116,7 @@ def _shares(engine: deepspeed.DeepSpeedEngine, rank: int) -> Iterator[Share]:
 
 
 def _make_state(engine: deepspeed.DeepSpeedEngine, updates: int) -> None:
-    """Zero moments for every flat partition, as AdamW makes them at its first update."""
+    """Zero moments for every flat partition, as AdamW creates them at its first update."""
     zero = engine.optimizer
     flats = (
         zero.fp32_partitioned_groups_flat
@@ -126,7 +125,7 @@ def _make_state(engine: deepspeed.DeepSpeedEngine, updates: int) -> None:
     )
     for flat in flats:
         moments = {moment: torch.zeros_like(flat.data) for moment in MOMENTS}
-        # A count of its own for each: AdamW adds to it in place.
+        # Each needs its own count: AdamW increments it in place.
         zero.optimizer.state[flat] = {"step": torch.tensor(float(updates)), **moments}
 
 

@@ -26,7 +26,7 @@ def learning_rate(step: int, train: TrainConfig) -> float:
 
 
 def steps_of(train: TrainConfig, samples: int) -> int:
-    """Updates of a whole run on a dataset of so many samples: max_steps, or fewer by max_epochs."""
+    """Updates of a whole run on that many samples: max_steps, or fewer by max_epochs."""
     if not train.max_epochs:
         return train.max_steps
     return min(train.max_steps, math.ceil(train.max_epochs * samples / train.batch_size))

@@ -1,394 +1,286 @@
-"""The training loop, from a configuration to a finished run folder."""
+"""The training loop, from a prepared run to a finished run folder."""
 
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import deepspeed
-import deepspeed.ops
-import numpy as np
 import torch
 
-from pipeline.config import RunConfig, TrainConfig
-from pipeline.data.batches import Batches, MicroBatch
-from pipeline.data.mixture import Mixture
-from pipeline.data.order import GlobalOrder
+from pipeline.common.batch_spans import batch_of
+from pipeline.common.command_line import RESUME_LATER
+from pipeline.common.files import replace_json
+from pipeline.config import RunConfig
+from pipeline.data.batches import Batches, StepBatch
 from pipeline.data.prefetch import Prefetched
-from pipeline.data.read_ahead import ReadAhead
-from pipeline.deepspeed_config import deepspeed_settings
-from pipeline.distributed import World
-from pipeline.files import replace_json, replace_text
-from pipeline.model import Locost
-from pipeline.model.config import INITIALISATION
-from pipeline.models import Model
-from pipeline.shards import Dataset
-from pipeline.training.callbacks import Metrics, Validation
-from pipeline.training.checkpoint import Checkpoints, assert_exact_parameters
-from pipeline.training.health import UNWANTED, Health, RunFailed, Verdict, sample_names
-from pipeline.training.links import check_links
-from pipeline.training.meters import Costs, reset_peak_memory
-from pipeline.training.optimizer import parameter_groups
-from pipeline.training.portraits import Portraits
+from pipeline.data.shard_cache import ShardCache
+from pipeline.distributed.device import reset_peak_memory
+from pipeline.distributed.network_check import check_links
+from pipeline.distributed.world import RunFailed, World
+from pipeline.training.callbacks.base import Callback
+from pipeline.training.callbacks.costs import Costs
+from pipeline.training.callbacks.health import Health, sample_names
+from pipeline.training.callbacks.kernel_plots import KernelPlots
+from pipeline.training.callbacks.recorder import NoRecorder, Recorder
+from pipeline.training.callbacks.stop_request import StopRequest
+from pipeline.training.callbacks.validation import BEST, Validation, gave_up
+from pipeline.training.callbacks.watchdog import Watchdog
+from pipeline.training.engine import make_engine
+from pipeline.training.preflight import check_same_weights, longest_shapes, rehearse
+from pipeline.training.prepare import PreparedRun
 from pipeline.training.schedule import learning_rate, steps_of
-from pipeline.training.signals import CONTINUE_LATER, StopRequest
-from pipeline.training.starting import starting_model, weights_sha256
-from pipeline.training.startup import (
-    check_readable,
-    check_room,
-    check_same_weights,
-    longest_shapes,
-    rehearse,
-)
-from pipeline.training.watchdog import Watchdog
+from pipeline.training.state import StepResult, TrainingState, Verdict
+from pipeline.training.step import SKIPPED, seed_dropout, update
 
 COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
 FINISHED = "FINISHED"  # marker in the run folder, written last
-T = TypeVar("T")
-
-# Otherwise DeepSpeed compiles a shared-memory extension when the processes join; gloo serves.
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What a run needs, checked before anything is written."""
+def train(
+    config: RunConfig, prepared: PreparedRun, world: World, callbacks: Sequence[Callback] = ()
+) -> int:
+    """Train to `max_steps`, or until validation stops improving (`early_stopping`); a collective.
 
-    settings: dict[str, Any]
-    train: Mixture
-    validation: Validation | None
-    order: GlobalOrder
-    model: Model
-    checkpoints: Checkpoints
-
-
-def prepare(config: RunConfig, world: World) -> Prepared:
-    """Open the data, build the model, and check that all of it fits together; a collective.
-
-    Raises ValueError on all processes, naming the field, its value and the remedy, and the process
-    where it is not wrong on all of them; so it does when the run folder is another process's, or
-    holds another run.
+    `callbacks` are called after the run's own. Returns 0 when finished, 85 when stopped on request
+    and saved, to be resumed. Raises RunFailed on all ranks when the run cannot continue.
     """
-    parts, problems = world.attempt(lambda: assemble(config, world), ValueError, OSError)
-    if parts is None or problems:
-        raise ValueError(problems[0])
-    settings, train, validation, order, model = parts
-    tokenizer, run, keep = train.tokenizer, Path(config.output), config.train.keep_checkpoints
-    architecture = vars(model.config).copy()
-    dropout = architecture.pop("dropout")  # may be another from one step to the next
-    # Told, not refused: a checkpoint replaces initial weights. Older ones name the first of them.
-    drawn = INITIALISATION & architecture.keys() - {"ssm_initialisation"}
-    initialisation = {name: architecture.pop(name) for name in sorted(drawn)}
-    checkpoints = Checkpoints(
-        run,
-        world,
-        tokenizer=train.tokenizer_path,
-        identity={
-            "tokenizer": tokenizer["sha256"],
-            "dataset": train.fingerprint,
-            "batch_size": config.train.batch_size,
-            "seed": config.train.seed,
-            "architecture": architecture,
-            "init_from": config.init_from and weights_sha256(config.init_from),
-        },
-        settings={
-            "processes": world.size,
-            "zero_stage": settings["zero_optimization"]["stage"],
-            "model.dropout": dropout,
-            "model": initialisation,
-            "data": vars(config.data),
-            "train": vars(config.train),
-        },
-        keep=keep,
-    )
-    if not checkpoints.steps_done:  # those kept, the best, and the one being written
-        _, problems = world.attempt(lambda: check_room(run, model, keep + 2), ValueError, OSError)
-        if problems:
-            raise ValueError(problems[0])
-    return Prepared(settings, train, validation, order, model, checkpoints)
+    steps = steps_of(config.train, len(prepared.train))
+    config = replace(config, train=replace(config.train, max_steps=steps))
+    done = prepared.checkpoints.steps_done
+    if is_finished(config, done):
+        if world.is_main:
+            planned = "" if done == steps else f", of --train.max_steps {steps}"
+            print(f"{config.output} is finished after {done} steps{planned}; nothing to do")
+        return 0
+    with closing(prepared.checkpoints), prefetched(config, prepared, world) as batches:
+        return Trainer(config, prepared, world, batches, callbacks).fit()
 
 
-def assemble(
-    config: RunConfig, world: World
-) -> tuple[dict[str, Any], Mixture, Validation | None, GlobalOrder, Model]:
-    """Each process's own part of `prepare`: DeepSpeed's settings, the data, their order, a model.
-
-    ValueError or OSError where a setting or a file is wrong.
-    """
-    settings = deepspeed_settings(config, world.size)
-    if config.train.validation_rouge and settings["zero_optimization"]["stage"] == 3:
-        raise ValueError(
-            "train.validation_rouge generates summaries of different lengths on each process, "
-            "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
-        )
-    train = Mixture(config.data)
-    held_out = Dataset(config.data.validation) if config.data.validation else None
-    datasets = [*train.datasets, *([held_out] if held_out else [])]
-    for dataset in datasets:
-        dataset.check_files()
-    check_readable(datasets)
-    tokenizer = train.tokenizer
-    if held_out and held_out.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
-        raise ValueError(
-            f"data.validation {config.data.validation} was tokenised with "
-            f"{held_out.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
-            "prepare both with one tokenizer"
-        )
-    validation = Validation(held_out, config, world) if held_out else None
-    order = train.order(config.train.batch_size, config.train.seed)
-    model = starting_model(config, train, held_out, world)
-    return settings, train, validation, order, model
+def is_finished(config: RunConfig, done: int) -> bool:
+    """Whether the run folder holds a run that ended as this configuration would end it."""
+    marker = Path(config.output) / FINISHED
+    if not marker.exists():
+        return False
+    return done >= config.train.max_steps or gave_up(config.train, json.loads(marker.read_text()))
 
 
-def initialise(config: RunConfig, prepared: Prepared) -> deepspeed.DeepSpeedEngine:
-    """The DeepSpeed engine around the model, with torch's AdamW."""
-    prepared.model.recompute_activations(config.train.recompute_activations)
-    if config.train.compile:
-        assert isinstance(prepared.model, Locost)  # the configuration refuses it for others
-        prepared.model.compile_blocks(dynamic=False)
-    optimizer = torch.optim.AdamW(
-        parameter_groups(prepared.model, config.train),
-        lr=config.train.peak_lr,
-        betas=config.train.betas,
-    )
-    engine, *_ = deepspeed.initialize(
-        model=prepared.model, optimizer=optimizer, config=prepared.settings
-    )
-    assert_exact_parameters(engine.module)
-    return engine
-
-
-def train(config: RunConfig, prepared: Prepared, world: World) -> int:
-    """Train to `max_steps`, or to where validation gets no better (`early_stopping`).
-
-    0 when finished, 85 when stopped by a signal and to be continued.
-    """
-    config = in_steps(config, len(prepared.train))
-    run, settings, done = Path(config.output), config.train, prepared.checkpoints.steps_done
-    marker = run / FINISHED
-    if marker.exists():
-        ended = done >= settings.max_steps or gave_up(settings, json.loads(marker.read_text()))
-        if ended:
-            if world.is_main:
-                print(f"{run} is finished after {done} steps; nothing to do")
-            return 0
-
-    with (
-        closing(prepared.checkpoints),
-        Watchdog(settings.hang_timeout, run, world.rank) as watchdog,
-        prefetched(config, prepared, world) as batches,
-    ):
-        return take_steps(config, prepared, world, watchdog, batches)
-
-
-def prefetched(config: RunConfig, prepared: Prepared, world: World) -> Prefetched:
-    """This process's batches, prepared ahead; one process of each node reads shards ahead."""
+def prefetched(config: RunConfig, prepared: PreparedRun, world: World) -> Prefetched:
+    """This rank's batches, prepared ahead; one rank of each node reads shards ahead."""
     datasets, order = prepared.train.datasets, prepared.order
     batches = Batches(
         datasets, order, world.rank, world.size, config.train.accumulation,
         config.data.source_length, config.data.target_length,
         COMPILED_LENGTHS if config.train.compile else 1,
     )  # fmt: skip
-    read_ahead = ReadAhead(datasets, order) if world.local_rank == 0 else None
-    return Prefetched(batches, read_ahead, pin=world.device.type == "cuda")
+    shard_cache = ShardCache(datasets, order) if world.local_rank == 0 else None
+    return Prefetched(batches, shard_cache, pin=world.device.type == "cuda")
 
 
-def take_steps(
-    config: RunConfig, prepared: Prepared, world: World, watchdog: Watchdog, batches: Prefetched
-) -> int:
-    """From the newest checkpoint on, as `train`, with a watchdog to be told of all that moves."""
-    run, settings, checkpoints = Path(config.output), config.train, prepared.checkpoints
-    stop = StopRequest(run, world.rank, settings.stop_after)
-    if settings.startup_check:
-        watchdog.beat("the check of the links")
-        check_links(world)
-    checkpoints.load_weights(prepared.model)
-    check_same_weights(prepared.model, world)  # DeepSpeed would mend them without a word
-    engine = initialise(config, prepared)
-    engine.module.encoder.register_forward_hook(lambda *_: watchdog.beat())
-    start, progress = checkpoints.resume(engine)
-    health = Health(
-        settings, run, world,
-        lambda step: sample_names(prepared.train.datasets, prepared.order.samples(step)),
-        progress.pop("health", None),
-    )  # fmt: skip
-    validation = prepared.validation
-    metrics = together(world, run, lambda: record(run, start, config) if world.is_main else None)
-    costs = Costs(settings, prepared.model.config, world, progress.pop("joules", 0.0))
-    portraits = Portraits(
-        metrics.events if metrics else None, engine.zero_optimization_stage() == 3
-    )
-    if metrics:
-        metrics.describe("figures", costs.describe())
+class Trainer:
+    """One run, from its newest checkpoint to its end."""
 
-    if settings.startup_check:
-        watchdog.beat("the start-up check")
-        check_same_weights(engine.module, world)  # as loaded
-        shapes = longest_shapes(batches.batches, range(start, settings.max_steps), world)
+    def __init__(
+        self,
+        config: RunConfig,
+        prepared: PreparedRun,
+        world: World,
+        batches: Prefetched,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.settings, self.prepared, self.batches = config.train, prepared, batches
+        self.checkpoints = prepared.checkpoints
+        self.world = world
+        self.state = TrainingState(config, world, Path(config.output))
+        self.checkpoint_seconds = 0.0
+        recorder = Recorder() if world.is_main else NoRecorder()
+        stop = StopRequest(self.settings.stop_after)
+        self.callbacks: list[Callback] = [
+            Watchdog(self.settings.hang_timeout),
+            stop,
+            Health(self._sample_names),
+            Costs(prepared.model.config, recorder),
+            recorder,
+            KernelPlots(recorder),
+        ]
+        if prepared.validation:
+            self.callbacks.append(Validation(prepared.validation, recorder, stop))
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"{callback!r} is not a Callback; give instances, not classes")
+        self.callbacks += callbacks
+        self.state.callbacks = self.callbacks
+
+    def fit(self) -> int:
+        """Every step: update, record, checkpoint when due, then validate. Status as in `train`."""
+        state, last = self.state, self.settings.max_steps
+        try:
+            self.notify("on_fit_start", state)
+            self._start()
+            while not (state.is_last or state.stopping):
+                result = self._step()
+                state.step += 1
+                state.is_last = state.step == last
+                state.stopping = result.verdict.stopping
+                self.checkpoint_seconds = 0.0
+                self.notify("after_update", state, result)
+
+                due = state.step % self.settings.checkpoint_every == 0
+                if due or state.is_last or state.stopping:
+                    self._save()
+                if not state.stopping:
+                    self._end_step()
+            if state.stopping:
+                self._save()
+                self.notify("on_stop", state)
+                return RESUME_LATER
+            self._finish()
+            return 0
+        finally:
+            self.notify("close")
+
+    def _start(self) -> None:
+        """Weights, engine and progress of the newest checkpoint, then the start-up check."""
+        state, model = self.state, self.prepared.model
+        if self.settings.startup_check:
+            self.notify("on_phase", "the network check")
+            check_links(self.world)
+        self.checkpoints.load_weights(model)
+        check_same_weights(model, self.world)  # DeepSpeed would silently overwrite them
+        state.engine = make_engine(state.config, self.prepared)
+        state.step, progress = self.checkpoints.resume(state.engine)
+        state.is_last = state.step == self.settings.max_steps
+        self.notify("load_state", progress)
+        self.notify("on_engine_ready", state)
+        self._on_all(lambda: self.notify("open_files", state))
+        if self.settings.startup_check:
+            self.notify("on_phase", "the start-up check")
+            self._rehearse()
+            self.notify("on_rehearsal", state)
+        self.notify("on_loop_start", state)
+        if state.step:  # the validation that a stopped run did not reach
+            self._end_step()
+
+    def _rehearse(self) -> None:
+        """Forward and backward on the longest micro-batches to come; changes nothing."""
+        engine, steps = self.state.engine, range(self.state.step, self.settings.max_steps)
+        check_same_weights(engine.module, self.world)  # as loaded
         rehearse(
-            engine, shapes, settings.accumulation, world,
+            engine,
+            longest_shapes(self.batches.batches, steps, self.world),
+            self.settings.accumulation,
+            self.world,
             lambda micro_batches: update(
-                engine, micro_batches, 1, world, lambda _: UNWANTED, lambda _: None
+                engine, micro_batches, 1, self.world, lambda _: SKIPPED, lambda _: None
             ),
-        )  # fmt: skip
-        reset_peak_memory(world.device)
+        )
+        reset_peak_memory(self.world.device)
 
-    def is_stopping() -> bool:
-        return stop.reason is not None or (metrics is not None and metrics.problem is not None)
-
-    done, saving = start, 0.0
-    for step in range(start, settings.max_steps):
-        done = step + 1
-        watchdog.beat(f"the data of step {done}")
-        costs.clock.start()
-        lr = learning_rate(step, settings)
+    def _step(self) -> StepResult:
+        """The next update, on its global batch: made or skipped."""
+        state, engine, step = self.state, self.state.engine, self.state.step
+        self.notify("on_phase", f"the data of step {step + 1}")
+        self.notify("before_step", state)
+        lr = learning_rate(step, self.settings)
         for group in engine.optimizer.param_groups:
             group["lr"] = group["lr_scale"] * lr
-        seed_dropout(settings.seed, step, world.rank)
-        batch = batches.step(step)
-        costs.clock.lap("data")
-        watchdog.beat(f"the update of step {done}")
+        seed_dropout(self.settings.seed, step, self.world.rank)
+        batch = self.batches.step(step)
+        self.notify("after_part", "data")
+
+        self.notify("on_phase", f"the update of step {step + 1}")
+        self.notify("before_update", state, batch)
         verdict = update(
-            engine, batch.micro_batches, batch.target_tokens, world,
-            lambda share: health.judge(share, is_stopping()), costs.clock.lap,
+            engine, batch.micro_batches, batch.target_tokens, self.world, self._judge,
+            lambda part: self.notify("after_part", part),
         )  # fmt: skip
-        norm = engine.get_global_grad_norm()
-        judged = health.record(step, verdict, engine.was_step_applied(), norm)
-        spent = costs.of(batch)
-        if metrics:
-            metrics.step(done, {
-                "loss": verdict.loss,
-                "lr": lr,
-                "gradient_norm": float(norm),
-                **judged,
-                "source_tokens": batch.source_tokens,
-                "target_tokens": batch.target_tokens,
-                "source_fill": batch.source_fill,
-                "target_fill": batch.target_fill,
-                **spent,
-                "processes": world.size,
-                "checkpoint_seconds": saving,  # of the save before this step
-            })  # fmt: skip
-        if settings.picture_every and done % settings.picture_every == 0:
-            with metrics.recording() if metrics else nullcontext():
-                portraits.draw(engine.module, done)
+        norm, skipped = engine.get_global_grad_norm(), self.prepared.order.skipped
+        metrics = {
+            "loss": verdict.loss,
+            "lr": lr,
+            "gradient_norm": math.nan if norm is None else float(norm),
+            **batch_metrics(batch),
+            "processes": self.world.size,
+            **({"batch": batch_of(step, skipped) + 1} if skipped else {}),
+            "checkpoint_seconds": self.checkpoint_seconds,  # of the save before this step
+        }
+        return StepResult(batch, verdict, engine.was_step_applied(), norm, metrics)
 
-        last = done == settings.max_steps
-        improved = False
-        watchdog.beat(f"the validation of step {done}")
-        if validation and (last or done % settings.validate_every == 0):
-            scores, summaries = validation.run(engine.module)
-            if metrics:
-                metrics.validation(done, scores, summaries)
-            quality = scores.get("mean_rouge", -scores["loss"])
-            best = progress["best"]["quality"] if "best" in progress else -math.inf
-            improved = math.isfinite(quality) and quality > best
-            progress["validations_since_best"] = 0 if improved else since_best(progress) + 1
-            if improved:
-                progress["best"] = {"step": done, "quality": quality}
-            last = last or gave_up(settings, progress)
-        saving = 0.0
-        if last or verdict.stopping or improved or done % settings.checkpoint_every == 0:
-            together(world, run, metrics.flush if metrics else nothing)
-            watchdog.beat(f"the checkpoint of step {done}")
-            saving = checkpoints.save(
-                engine, done, {**progress, "health": health.state(), "joules": costs.joules}
+    def _judge(self, share: torch.Tensor) -> Verdict:
+        """Sum the ranks' shares of the loss and their wish to stop; a collective."""
+        stop = any(callback.wants_stop() for callback in self.callbacks)
+        loss, stopping = self.world.sum(share, float(stop))
+        wanted = all(callback.wants_update(loss) for callback in self.callbacks)
+        return Verdict(loss, share, wanted, stopping > 0)
+
+    def _end_step(self) -> None:
+        """Validate if due, then save what that changed: the best checkpoint, its count."""
+        self.state.wants_checkpoint = False
+        self.notify("on_phase", f"the validation of step {self.state.step}")
+        self.notify("on_step_end", self.state)
+        if self.state.wants_checkpoint or self.checkpoints.steps_done == self.state.step:
+            self._save()
+
+    def _save(self) -> None:
+        """Save this step; of one that is saved already, only the progress that has changed."""
+        self._on_all(lambda: self.notify("flush"))
+        self.notify("on_phase", f"the checkpoint of step {self.state.step}")
+        if self.checkpoints.steps_done == self.state.step:
+            self.checkpoints.update_progress(self._progress())
+        else:
+            self.checkpoint_seconds = self.checkpoints.save(
+                self.state.engine, self.state.step, self._progress(), self.callbacks
             )
-        if verdict.stopping:
-            stop.honoured(done)
-            if not last:
-                return CONTINUE_LATER
-        if last:
-            break
 
-    def finish() -> None:
-        if metrics:
-            metrics.close()
-            replace_json(run / FINISHED, {"steps": done, **progress})
+    def _progress(self) -> dict[str, Any]:
+        """What the callbacks need to resume, by name; JSON types."""
+        states = [callback.state_dict() for callback in self.callbacks]
+        return {name: value for state in states for name, value in state.items()}
 
-    together(world, run, finish)
-    return 0
+    def _finish(self) -> None:
+        """Write the marker of a finished run, once everything recorded is on disk."""
+        progress = self._progress()
+        best = {name: progress[name] for name in BEST if name in progress}
 
+        def write() -> None:
+            self.notify("flush")
+            self.notify("close")
+            if self.world.is_main:
+                replace_json(self.state.folder / FINISHED, {"steps": self.state.step, **best})
 
-def record(run: Path, step: int, config: RunConfig) -> Metrics:
-    """The run folder's record from after `step` on, and its configuration."""
-    replace_text(run / "config.yaml", config.to_yaml())
-    return Metrics(run, step, config.train.max_steps, config)
+        self._on_all(write)
+        if self.world.is_main:
+            model = self.state.folder / ("best" if "best" in progress else "last")
+            print(f"{self.state.folder} is finished after {self.state.step} steps; model: {model}")
 
+    def _on_all(self, action: Callable[[], None]) -> None:
+        """Run `action` on every rank; where one cannot write, RunFailed on all."""
+        run = self.state.folder
+        self.world.on_all(
+            action, OSError,
+            failure=lambda problem: RunFailed(
+                f"{run} cannot be written: {problem}; the checkpoints are intact: make room or fix "
+                "the folder, then start the same command again"
+            ),
+        )  # fmt: skip
 
-def nothing() -> None:
-    """What the processes do that have nothing to write."""
+    def _sample_names(self, step: int) -> list[dict[str, Any]]:
+        """Of global batch `step` (from 0), for the file about a skipped update."""
+        return sample_names(self.prepared.train.datasets, self.prepared.order.samples(step))
 
-
-def together(world: World, run: Path, action: Callable[[], T]) -> T:
-    """What `action` returns; RunFailed on all processes where one of them could not write."""
-    result, problems = world.attempt(action, OSError)
-    if problems:
-        raise RunFailed(
-            f"{run} cannot be written: {problems[0]}; the checkpoints are whole, make room or mend "
-            "the folder and start the same command again"
-        )
-    return cast(T, result)
-
-
-def in_steps(config: RunConfig, samples: int) -> RunConfig:
-    """The same run with `max_steps` as `max_epochs` over so many samples has it."""
-    return replace(config, train=replace(config.train, max_steps=steps_of(config.train, samples)))
-
-
-def update(
-    engine: deepspeed.DeepSpeedEngine,
-    micro_batches: Sequence[MicroBatch],
-    target_tokens: int,
-    world: World,
-    judge: Callable[[float], Verdict],
-    lap: Callable[[str], None],
-) -> Verdict:
-    """One update of the weights, or none where `judge` does not want it, from this process's part.
-
-    Each loss is the sum over target tokens divided by the whole batch's `target_tokens`, so that
-    the gradient does not depend on how the batch is cut. DeepSpeed averages over processes and
-    micro-batches: the factor undoes that. Before the last backward pass `judge` is given this
-    process's share of the loss; without its consent the gradient becomes NaN, which makes
-    DeepSpeed leave out the update. `lap` is told of every part that is done, for its time.
-    """
-    total = 0.0
-    scale = world.size * len(micro_batches) / target_tokens
-    for number, micro_batch in enumerate(micro_batches, start=1):
-        output = engine(
-            micro_batch.input_ids.to(world.device, non_blocking=True),
-            micro_batch.attention_mask.to(world.device, non_blocking=True),
-            micro_batch.labels.to(world.device, non_blocking=True),
-            loss_reduction="sum",
-        )
-        loss = output.loss
-        del output  # its logits would live through the next forward pass
-        total += loss.item()
-        if number == len(micro_batches):
-            verdict = judge(total / target_tokens)
-            scale = scale if verdict.wanted else math.nan
-        lap("forward")
-        engine.backward(loss * scale)
-        lap("backward")
-        engine.step()
-        lap("optimizer")
-    return verdict
+    def notify(self, hook: str, *arguments: Any) -> None:
+        """Call one hook of every callback, in their order."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(*arguments)
 
 
-def since_best(progress: dict[str, Any]) -> int:
-    """Validations since the best one."""
-    return progress.get("validations_since_best", 0)
-
-
-def gave_up(settings: TrainConfig, progress: dict[str, Any]) -> bool:
-    """Whether so many validations brought nothing better that the run ends early."""
-    return 0 < settings.early_stopping <= since_best(progress)
-
-
-def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Make dropout a function of (seed, step, rank), so that a resumed run repeats it."""
-    state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(state) >> 1)
+def batch_metrics(batch: StepBatch) -> dict[str, float]:
+    """The size of a global batch, and the share of real tokens among its padded positions."""
+    return {
+        "source_tokens": batch.source_tokens,
+        "target_tokens": batch.target_tokens,
+        "source_fill": batch.source_fill,
+        "target_fill": batch.target_fill,
+    }

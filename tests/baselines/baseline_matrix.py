@@ -1,8 +1,9 @@
-"""Trains every baseline, and one again from its checkpoint, in one process group.
+"""Trains every baseline, and once more with a resumption, in one process group.
 
     deepspeed baseline_matrix.py OUTPUT CASES
 
-CASES is a JSON list of (run's name, train.py's arguments, steps). Each leaves OUTPUT/<name>.
+CASES is a JSON list of (run's name, train.py's arguments, whether to resume). Each leaves
+OUTPUT/<name>, and a resumed one OUTPUT/<name>-again.
 """
 
 import json
@@ -11,25 +12,27 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from pipeline import distributed  # noqa: E402 (the root first)
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.distributed import world as distributed  # noqa: E402 (the root first)
+from pipeline.training.prepare import prepare  # noqa: E402
+from pipeline.training.trainer import train  # noqa: E402
 
 STOP, END = 2, 4
 
 
-def main(output: Path, cases: list[tuple[str, list[str]]]) -> None:
+def main(output: Path, cases: list[tuple[str, list[str], bool]]) -> None:
     world = distributed.start()
 
-    def train(name: str, words: list[str], steps: int) -> None:
+    def run(name: str, words: list[str], steps: int) -> None:
         words = [*words, "--output", str(output / name), "--train.max_steps", str(steps)]
         config, _ = parse(words)
-        assert trainer.train(config, trainer.prepare(config, world), world) == 0
+        assert train(config, prepare(config, world), world) == 0
 
-    for name, words in cases:
-        train(name, words, END)
-        train(f"{name}-again", words, STOP)
-        train(f"{name}-again", words, END)
+    for name, words, resume in cases:
+        run(name, words, END)
+        if resume:
+            run(f"{name}-again", words, STOP)
+            run(f"{name}-again", words, END)
     distributed.stop()
 
 

@@ -1,7 +1,7 @@
-"""What tests/baselines/test_lsg.py asks of LSG, in the Python that has it; the answers as JSON.
+"""Measurements of tests/baselines/test_lsg.py in the Python that has LSG, as JSON.
 
 python lsg_by_hand.py convert FOLDER TEXT   a tiny BART, converted, with its tokenizer
-python lsg_by_hand.py compare FOLDER        ours beside the package's own; a folder and back
+python lsg_by_hand.py compare FOLDER        ours and the package's own; a folder and back
 """
 
 import json
@@ -16,8 +16,8 @@ from lsg_converter import LSGConverter  # noqa: E402
 from small_systems import BART, SMALL, save_byte_pairs  # noqa: E402
 
 from pipeline.baselines.model import Baseline, load_baseline  # noqa: E402
+from pipeline.baselines.registry import check_model, load_model, save_model  # noqa: E402
 from pipeline.baselines.systems import BaselineConfig  # noqa: E402
-from pipeline.models import check_model, load_model, save_model  # noqa: E402
 
 SPARSE = {"block_size": 8, "sparse_block_size": 8, "sparsity_factor": 2}
 
@@ -43,7 +43,7 @@ def convert(folder: Path, text: str) -> None:
 
 
 def compare(folder: Path) -> dict:
-    """Ours at reduced size beside the package's own network."""
+    """Ours at reduced size against the package's own network."""
     torch.manual_seed(0)
     model = Baseline(BaselineConfig(name="lsg", vocab_size=96, settings=SMALL["lsg"]))
     source = torch.randint(3, 96, (3, 61))

@@ -1,4 +1,4 @@
-"""Every system at a size that trains in no time, and tokenizers of other kinds than ours."""
+"""Every system at a tiny size, and other kinds of tokenizers."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ SMALL = {
     for name, system in SYSTEMS.items()
 }
 HERE = [name for name, system in SYSTEMS.items() if not system.legacy]
-"""Those that the transformers of requirements-extras.txt has."""
+"""Those in the transformers of requirements-extras.txt."""
 PEGASUS_IDS = 96_103
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 
@@ -49,7 +49,7 @@ def save_byte_pairs(folder: Path, text: str) -> Path:
 
 
 def save_many_words(folder: Path, words: list[str]) -> Path:
-    """A tokenizer with PEGASUS's count of ids, the words' at its end, beyond 16 bits."""
+    """A tokenizer with as many ids as PEGASUS; those of the words exceed 16 bits."""
     known = ["<pad>", "</s>", "<unk>", *(f"unused{k}" for k in range(PEGASUS_IDS - 3 - len(words)))]
     vocabulary = {word: number for number, word in enumerate([*known, *words])}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -63,7 +63,7 @@ def save_many_words(folder: Path, words: list[str]) -> Path:
 
 
 def retokenised(data: Path, tokenizer: Path, output: Path, *more: object) -> Dataset:
-    """The dataset that the command line makes."""
+    """The dataset made by the command."""
     words = ["--data", data, "--tokenizer", tokenizer, "--output", output, *more]
     before, sys.argv = sys.argv, ["retokenise", *map(str, words)]
     try:

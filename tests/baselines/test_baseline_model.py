@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from small_systems import HERE, SMALL
 
 from pipeline.baselines.model import Baseline, load_baseline
+from pipeline.baselines.registry import check_model, load_model, save_model
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig, Name, name_of
-from pipeline.data.batches import collate
-from pipeline.models import check_model, load_model, save_model
+from pipeline.data.collate import collate
 from pipeline.shards import Dataset
 
 # The kinds of data in turn: each system meets one.
@@ -72,7 +72,7 @@ def test_loss_and_logits_are_transformers_own(data, name):
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_random_weights_know_nothing_yet(data, name):
+def test_random_weights_start_at_a_uniform_guess(data, name):
     """A head whose logits are not scaled starts at a loss of several dozens, for lack of luck."""
     batch, vocab_size = batch_of(data, name)
     loss = make(name, vocab_size).eval()(batch.input_ids, batch.attention_mask, batch.labels).loss
@@ -143,7 +143,7 @@ def test_base_sizes_are_the_published_ones(name, vocab_size, millions):
     with torch.device("meta"):
         model = Baseline(BaselineConfig(name=name, vocab_size=vocab_size))
     count = sum(parameter.numel() for parameter in model.parameters())
-    if name.startswith("longt5"):  # has a head of its own, which transformers 5 ties
+    if name.startswith("longt5"):  # has a separate head, which transformers 5 ties
         count += model.embedding.weight.numel()
     assert count / 1e6 == pytest.approx(millions, abs=0.06)
 
@@ -164,15 +164,39 @@ def test_bigbird_goes_back_to_sparse_attention_and_draws_no_random_numbers():
     assert torch.equal(torch.rand(1), drawn)
 
 
-def test_sampling_is_seeded_and_leaves_the_random_state_alone():
-    model = make("t5")
-    source = torch.randint(3, 96, (2, 12))
+def test_a_sample_depends_on_seed_and_document_alone():
+    model = make("t5", eos_id=95)
+    source, mask = torch.randint(3, 96, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    mask[1, 7:] = 0
+    how = {"max_new_tokens": 6, "min_new_tokens": 6, "top_p": 0.9}
     torch.manual_seed(1)
-    first = model.generate(source, max_new_tokens=6, top_p=0.9, seed=4)
+    both = model.generate(source, mask, seed=4, **how)
     drawn = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(torch.rand(1), drawn)
-    assert torch.equal(model.generate(source, max_new_tokens=6, top_p=0.9, seed=4), first)
+    assert torch.equal(model.generate(source[:1], None, seed=4, **how), both[:1])
+    assert torch.equal(model.generate(source[1:, :7], None, seed=4, **how), both[1:])
+    assert not torch.equal(model.generate(source, mask, seed=5, **how), both)
+    assert not torch.equal(model.generate(source, mask, max_new_tokens=6, min_new_tokens=6), both)
+
+
+@pytest.mark.parametrize("stops", [True, False, "never"])
+def test_beam_search_gets_every_option(stops):
+    """transformers' own search on the bare network; LOCOST's: tests/test_huggingface.py."""
+    model = make("t5", eos_id=95).eval()
+    source = torch.randint(3, 96, (2, 12))
+    how = {"num_beams": 3, "length_penalty": 2.0, "early_stopping": stops, "max_new_tokens": 9}
+    expected = model.network.generate(source, **how)
+    assert torch.equal(model.generate(source, None, **how), expected)
+    given = []
+    model.network.generate = lambda **options: given.append(options)
+    model.generate(source, None, **how)
+    assert how.items() <= given[0].items()
+
+
+def test_beams_and_repeats():
+    model = make("t5")
+    source = torch.randint(3, 96, (2, 12))
     beams = model.generate(source, max_new_tokens=6, num_beams=3, no_repeat_ngram_size=2)
     assert beams.shape[0] == 2 and beams.shape[1] <= 7
 
@@ -190,7 +214,7 @@ def test_impossible_settings_are_named(name, settings, said):
         Baseline(BaselineConfig(name=name, vocab_size=96, settings=settings))
 
 
-def test_what_is_too_long_is_named_with_its_remedies():
+def test_excessive_lengths_are_refused_with_remedies():
     model = Baseline(
         BaselineConfig(
             name="bart", vocab_size=96, settings={**SMALL["bart"], "max_position_embeddings": 16}
@@ -226,6 +250,7 @@ def test_folders_that_are_damaged_are_refused(tmp_path):
         ({name: weights[name].fill_(torch.nan)}, f"NaN or infinity in {name}"),
         ({name: torch.zeros(3, 3)}, rf"{name} is \(3, 3\), expected \(16, 16\)"),
         ({name: None}, f"missing {name}"),
+        ({name: weights[name].nan_to_num().long()}, f"{name} is not floating point"),
     ):
         kept = {k: v for k, v in {**weights, **changed}.items() if v is not None}
         save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
@@ -237,6 +262,21 @@ def test_folders_that_are_damaged_are_refused(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors or pytorch_model\.bin"):
         check_model(tmp_path)
+
+
+def test_hostile_configurations_are_refused_before_anything_is_built(tmp_path, monkeypatch):
+    save_model(make("t5"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    monkeypatch.setattr("pipeline.baselines.model.classes", None)
+    for changed, said in (
+        ({"num_layers": 10**6}, "num_layers=1000000 is impossible: give at most 1000"),
+        ({"d_model": 10**30}, "d_model=1000000000000000000000000000000 is impossible"),
+        ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf is impossible"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
+        for read in (load_model, check_model):
+            with pytest.raises(ValueError, match=said):
+                read(tmp_path)
 
 
 def test_pickled_weights_are_read_as_tensors_only(tmp_path):

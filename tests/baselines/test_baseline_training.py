@@ -1,4 +1,4 @@
-"""Every baseline through the trainer and the evaluation, as LOCOST goes."""
+"""Every baseline through the trainer and the evaluation, like LOCOST."""
 
 import json
 import subprocess
@@ -12,15 +12,16 @@ from safetensors.torch import load_file
 from small_systems import BART, HERE, SMALL
 
 from pipeline.baselines.model import Baseline
+from pipeline.baselines.registry import load_model
 from pipeline.baselines.systems import BaselineConfig
-from pipeline.data.batches import collate
+from pipeline.data.collate import collate
 from pipeline.data.order import GlobalOrder
-from pipeline.distributed import World, free_port
-from pipeline.evaluation.run import Options, evaluate
+from pipeline.distributed.world import World, free_port
+from pipeline.evaluation.evaluator import evaluate
+from pipeline.evaluation.preparation import EvaluationOptions
 from pipeline.model.generation import DecodingStrategy
-from pipeline.models import load_model
 from pipeline.shards import Dataset
-from pipeline.training.health import sample_names
+from pipeline.training.callbacks.health import sample_names
 
 pytestmark = pytest.mark.slow
 
@@ -58,17 +59,17 @@ def words(data, zero, **model):
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory) -> Path:
-    """A run of each system with dropout, one begun again from its middle, and LOCOST's."""
+    """Runs of each system with dropout, unbroken and resumed, one without, and LOCOST's."""
     output = tmp_path_factory.mktemp("runs")
     plain = {"baseline": "bart", "baseline_settings": json.dumps(BART)}
     cases = [
-        ("locost", words(data["ours"], "zero1", **TINY_LOCOST)),
-        ("bart-plain", words(data["byte pairs"], "zero1", **plain)),
+        ("locost", words(data["ours"], "zero1", **TINY_LOCOST), False),
+        ("bart-plain", words(data["byte pairs"], "zero1", **plain), False),
     ]
     for name, (kind, zero) in CASES.items():
         settings = json.dumps(SMALL[name])
         model = {"baseline": name, "baseline_settings": settings, "dropout": 0.1}
-        cases.append((name, words(data[kind], zero, **model)))
+        cases.append((name, words(data[kind], zero, **model), True))
     launcher = [str(Path(sys.executable).with_name("deepspeed")), "-q", "--num_accelerators", "2"]
     command = [*launcher, "--master_port", str(free_port()), str(MATRIX), str(output)]
     result = subprocess.run(
@@ -155,7 +156,7 @@ def test_losses_equal_a_plain_loop_over_transformers_own_loss(runs, data):
 @pytest.mark.parametrize("name", CASES)
 def test_evaluation_is_the_same_code(runs, data, name, tmp_path):
     kind, _ = CASES[name]
-    options = Options(
+    options = EvaluationOptions(
         checkpoint=runs / name / "last",
         data=data[kind].validation,
         output=tmp_path / "out",
@@ -170,5 +171,5 @@ def test_evaluation_is_the_same_code(runs, data, name, tmp_path):
     model = load_model(runs / name / "last" / "model")
     assert model.config.name == name
     if kind != "ours":
-        with pytest.raises(ValueError, match="preprocess the set again"):
-            evaluate(Options(**{**vars(options), "data": data["ours"].validation}), ALONE)
+        with pytest.raises(ValueError, match="preprocess the dataset again"):
+            evaluate(EvaluationOptions(**{**vars(options), "data": data["ours"].validation}), ALONE)

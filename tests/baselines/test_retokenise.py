@@ -1,12 +1,12 @@
-"""Another tokenizer's dataset: the same samples, in the same places, from the stored texts."""
+"""A retokenised dataset: the same samples in the same order, from the stored texts."""
 
 import pytest
 import tokenizers
 from small_systems import PEGASUS_IDS, retokenised
 
 from pipeline.data.order import GlobalOrder
-from pipeline.huggingface_tokenizer import open_tokenizer
 from pipeline.shards import Dataset, write_manifest
+from pipeline.tokenizer import open_tokenizer
 
 
 def order(dataset):
@@ -47,7 +47,7 @@ def test_ids_beyond_16_bits(data):
     assert min(int(sample.source[:-1].min()) for sample in dataset) > 2**16
 
 
-def test_lengths_can_be_others(data, tmp_path):
+def test_lengths_can_be_changed(data, tmp_path):
     cut = retokenised(
         data["ours"].train, data["byte pairs"].tokenizer, tmp_path / "cut", "--source_length", 9
     )
@@ -57,7 +57,7 @@ def test_lengths_can_be_others(data, tmp_path):
     assert cut.manifest["settings"]["retokenised"] == Dataset(data["ours"].train).fingerprint
 
 
-def test_what_keeps_no_texts_is_refused(data, tmp_path):
+def test_datasets_without_texts_are_refused(data, tmp_path):
     manifest = {**Dataset(data["ours"].train).manifest, "kind": "pretraining"}
     (tmp_path / "c4").mkdir()
     tokenizer = data["ours"].tokenizer / "tokenizer.model"
@@ -67,8 +67,8 @@ def test_what_keeps_no_texts_is_refused(data, tmp_path):
         retokenised(tmp_path / "c4", data["byte pairs"].tokenizer, tmp_path / "out")
 
 
-def test_a_text_of_which_nothing_is_left_ends_it(data, tmp_path):
-    """It cannot be left out: the samples after it would move."""
+def test_a_text_that_becomes_empty_is_an_error(data, tmp_path):
+    """It cannot be dropped: later samples would move."""
     folder = tmp_path / "blind"
     folder.mkdir()
     model = tokenizers.Tokenizer(tokenizers.models.BPE({"</s>": 0}, []))
@@ -77,5 +77,5 @@ def test_a_text_of_which_nothing_is_left_ends_it(data, tmp_path):
         single="$A </s>", special_tokens=[("</s>", 0)]
     )
     model.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ValueError, match="knows nothing of sample '0-0'"):
+    with pytest.raises(ValueError, match="has no ids for sample '0-0'"):
         retokenised(data["ours"].train, folder, tmp_path / "out")

@@ -5,20 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from large_dataset import lengths_of
 
-from pipeline.data.batches import IGNORED, Batches, collate, cut, padded_cost, truncate
+from pipeline.data.batches import Batches
+from pipeline.data.collate import IGNORED, collate, truncate
 from pipeline.data.order import GlobalOrder
+from pipeline.data.planning import cut, padded_cost
 from pipeline.shards import Dataset, Sample
 
 EOS = 1
-
-
-def lengths_of(rng, count):
-    """Source and target lengths as those of 618 documents of C4: log-normal, of one growth."""
-    sources = rng.lognormal(5.61, 0.89, count)
-    targets = sources * rng.lognormal(-0.96, 0.40, count)
-    lengths = [np.clip(sources, 8, 4096), np.clip(targets, 4, 910)]
-    return np.stack(lengths, axis=1).astype(np.int64)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 8])
@@ -55,7 +50,7 @@ def test_cut_balances_a_real_batch():
         assert real >= 0.94 * padded
 
 
-def test_a_plan_is_the_same_for_all_and_says_what_is_read(dataset_folder):
+def test_a_plan_is_the_same_on_all_ranks_and_names_what_is_read(dataset_folder):
     dataset = Dataset(dataset_folder)
     order = GlobalOrder([[shard.samples for shard in dataset.shards]], 12, seed=4)
     one, two = (Batches([dataset], order, rank, 2, 2, 20, 9, multiple=8) for rank in (0, 1))

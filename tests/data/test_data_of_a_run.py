@@ -1,4 +1,4 @@
-"""train.py over mixed and staged data, and over data that is no longer what it was."""
+"""Training on mixed and staged data, and on data that changed."""
 
 import json
 import os
@@ -9,9 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from pipeline.launch import host_name
+from pipeline.config import parse
+from pipeline.distributed.launcher_environment import host_name
+from pipeline.distributed.world import World
 from pipeline.shards import Dataset
+from pipeline.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,19 +26,34 @@ SMALL = (
 ).split()
 
 
-def start(output: Path, data: Path, *more: str, steps: int = 3) -> subprocess.Popen:
-    """A run in one process."""
-    command = [sys.executable, str(ROOT / "pipeline" / "train.py"), *SMALL]
-    command += ["--data.train", str(data), "--output", str(output)]
-    command += ["--train.max_steps", str(steps), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+TRAIN_EACH = """
+import json, sys
+sys.path[0] = sys.argv[1]
+from pipeline.config import parse
+from pipeline.distributed import world as distributed
+from pipeline.training.prepare import prepare
+from pipeline.training.trainer import train
+
+world = distributed.start()
+for arguments in json.loads(sys.argv[2]):
+    config, _ = parse(arguments)
+    assert train(config, prepare(config, world), world) == 0
+distributed.stop()
+"""
 
 
-def train(output: Path, data: Path, *more: str, steps: int = 3) -> tuple[int, str]:
-    """(exit status, everything printed) of such a run."""
-    process = start(output, data, *more, steps=steps)
-    text, _ = process.communicate(timeout=240)
-    return process.returncode, text
+def arguments(output: Path, data: Path, *more: str, steps: int = 3) -> list[str]:
+    """train.py's, of a run in one process."""
+    folders = ["--data.train", str(data), "--output", str(output)]
+    return [*SMALL, *folders, "--train.max_steps", str(steps), *more]
+
+
+def refusal(output: Path, data: Path) -> str:
+    """The error of a run that is not started."""
+    config, _ = parse(arguments(output, data, steps=4))
+    with pytest.raises(ValueError) as caught:
+        prepare(config, World(0, 1, 0, torch.device("cpu")))
+    return str(caught.value)
 
 
 def losses(output: Path) -> list[float]:
@@ -51,28 +70,38 @@ def test_staging_changes_nothing_and_another_mixture_or_dataset_is_refused(
     shutil.copytree(dataset_folder, data)
     mixed = ("--data.mixture", f"{{{validation_folder}: 0.5}}")
     stage = tmp_path / "stage"
-    status, text = train(tmp_path / "plain", data, *mixed)
-    assert status == 0, text
-    status, text = train(tmp_path / "staged", data, *mixed, "--data.stage_dir", str(stage))
-    assert status == 0, text
-    assert losses(tmp_path / "plain") == losses(tmp_path / "staged")
-    assert len(losses(tmp_path / "plain")) == 3
-    assert [*stage.iterdir()] == []  # the copies went with the run
+    plain, staged = tmp_path / "plain", tmp_path / "staged"
+    runs = [
+        arguments(plain, data, *mixed),
+        arguments(staged, data, *mixed, "--data.stage_dir", str(stage)),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_EACH, str(ROOT), json.dumps(runs)],
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert losses(plain) == losses(staged)
+    assert len(losses(plain)) == 3
+    assert [*stage.iterdir()] == []  # the copies are removed with the run
 
-    status, text = train(tmp_path / "plain", data, steps=4)
-    assert status == 2 and "holds a different run" in text and "Traceback" not in text
-    assert f"0.5 x {Dataset(validation_folder).fingerprint}" in text
+    said = refusal(plain, data)
+    assert "holds a different run" in said and "\n" not in said
+    assert f"0.5 x {Dataset(validation_folder).fingerprint}" in said
     before = Dataset(data).fingerprint
     shutil.rmtree(data)
     shutil.copytree(validation_folder, data)
-    status, text = train(tmp_path / "plain", data, steps=4)
-    assert status == 2 and before in text and Dataset(data).fingerprint in text
+    said = refusal(plain, data)
+    assert before in said and Dataset(data).fingerprint in said
 
 
 def test_data_lost_during_a_run_ends_it_in_one_line(dataset_folder, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(dataset_folder, data)
-    process = start(tmp_path / "run", data, steps=1_000_000)
+    words = arguments(tmp_path / "run", data, steps=1_000_000)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "pipeline" / "train.py"), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     while not losses(tmp_path / "run") and process.poll() is None:
         time.sleep(0.1)
     cut = data / "tiny-00002-00000.tar"

@@ -114,7 +114,7 @@ def test_shards_ahead_are_those_of_the_batch_then_of_the_next_window():
         }
         assert used <= set(ahead[: 2 * WINDOW_SHARDS + 2])
         assert len(ahead) == len(set(ahead)) <= 3 * WINDOW_SHARDS + 2
-        assert step == 0 or used <= set(before)  # told of a window earlier
+        assert step == 0 or used <= set(before)  # announced one window earlier
         before = ahead
 
 

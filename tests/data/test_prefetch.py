@@ -11,7 +11,8 @@ from pipeline.config import DataConfig
 from pipeline.data.batches import Batches
 from pipeline.data.mixture import Mixture
 from pipeline.data.prefetch import STEPS_AHEAD, Prefetched
-from pipeline.data.read_ahead import ReadAhead
+from pipeline.data.shard_cache import ShardCache
+from pipeline.shards import DamagedData, Dataset
 
 
 @pytest.fixture
@@ -55,16 +56,72 @@ def test_no_more_than_a_few_steps_are_prepared(folder):
     ahead = Prefetched(batches(folder, Counted))
     ahead.step(5)
     ahead.step(6)
-    ahead._thread.shutdown()
+    ahead._thread.shutdown()  # unlike `close`, after all that was asked for
+    ahead.close()
     assert prepared == [*range(5, 6 + STEPS_AHEAD + 1)]
 
 
 def test_the_end_leaves_no_thread(folder):
     before = threading.active_count()
     mixture = Mixture(DataConfig(train=str(folder)))
-    with Prefetched(batches(folder), ReadAhead(mixture.datasets, mixture.order(8, 1))) as ahead:
+    with Prefetched(batches(folder), ShardCache(mixture.datasets, mixture.order(8, 1))) as ahead:
         ahead.step(0)
         assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+def test_the_reads_of_a_step_are_outstanding_at_once(folder, monkeypatch):
+    """Each waits for all others: one after another they would wait in vain."""
+    indices, samples = threading.Barrier(2, timeout=30), threading.Barrier(8, timeout=30)
+    open_index, read = Dataset._open_index, Dataset.read
+    first_indices, first_samples = iter(range(2)), iter(range(8))  # of step 0, not of those ahead
+
+    def opened(self, *place):
+        if next(first_indices, None) is not None:
+            indices.wait()
+        return open_index(self, *place)
+
+    def read_together(self, *place):
+        if next(first_samples, None) is not None:
+            samples.wait()
+        return read(self, *place)
+
+    plain = batches(folder, ranks=1).step(0)
+    monkeypatch.setattr(Dataset, "_open_index", opened)
+    monkeypatch.setattr(Dataset, "read", read_together)
+    with Prefetched(batches(folder, ranks=1)) as ahead:
+        assert_equal(ahead.step(0), plain)
+
+
+def test_the_first_error_in_order_is_raised_though_another_came_before(folder, monkeypatch):
+    reader = batches(folder, ranks=1)
+    plan = reader.plan(0)
+    first, *others = [place for part in plan.parts for place in part]
+    tars = {number: f"tiny-{number:05d}-00000.tar" for number in set(plan.shards.tolist())}
+    for place in (first, others[-1]):
+        with (folder / tars[int(plan.shards[place])]).open("r+b") as file:
+            file.seek(int(plan.rows[place]["offset"]))
+            file.write(b"\xc1")  # a byte that msgpack never uses
+    with pytest.raises(DamagedData) as alone:
+        reader.step(0)
+
+    failed, read = threading.Event(), Dataset.read
+
+    def first_read_last(self, shard, offset, size):
+        if (shard, offset) == (plan.shards[first], plan.rows[first]["offset"]):
+            failed.wait(30)
+        try:
+            return read(self, shard, offset, size)
+        except DamagedData:
+            failed.set()
+            raise
+
+    monkeypatch.setattr(Dataset, "read", first_read_last)
+    before = threading.active_count()
+    with Prefetched(batches(folder, ranks=1)) as ahead, pytest.raises(DamagedData) as together:
+        ahead.step(0)
+    assert str(together.value) == str(alone.value)
+    assert tars[int(plan.shards[first])] in str(alone.value)
     assert threading.active_count() == before
 
 

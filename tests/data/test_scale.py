@@ -1,15 +1,15 @@
 """A dataset of C4's size: 304M samples in 1,024 shards cost a rank little to open and to read."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from large_dataset import many_names
 
-from pipeline.shards import INDEX, Sample, write_manifest, write_shard
+from pipeline.shards import INDEX, Sample, write_shard
 from pipeline.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,6 @@ print(json.dumps({
 def giant(folder: Path, tokenizer_path: Path) -> Path:
     """The dataset, whose shards are all one file under many names."""
     folder.mkdir()
-    tokenizer = Tokenizer(tokenizer_path)
     (folder / "tokenizer.model").write_bytes(tokenizer_path.read_bytes())
     rng = np.random.default_rng(0)
     samples = [
@@ -63,26 +62,8 @@ def giant(folder: Path, tokenizer_path: Path) -> Path:
     rows = np.resize(np.load(folder / "first.npy"), SAMPLES)
     assert rows.dtype == INDEX
     np.save(folder / "first.npy", rows)
-    shards = []
-    for number in range(SHARDS):
-        name = f"giant-{number:05d}-00000"
-        for suffix in (".tar", ".npy"):
-            os.link(folder / f"first{suffix}", folder / f"{name}{suffix}")
-        shards.append({**entry, "name": name, "samples": SAMPLES})
-    total = SHARDS * SAMPLES
-    write_manifest(
-        folder,
-        {
-            "format_version": 1, "kind": "pretraining", "name": "giant", "split": "train",
-            "tokenizer": {
-                "file": "tokenizer.model", "sha256": tokenizer.sha256,
-                "vocab_size": tokenizer.vocab_size,
-            },
-            "id_dtype": "uint16", "settings": {}, "shards": shards,
-            "counts": {"documents": total, "kept": total, "excluded": {}}, "lengths": {},
-        },
-    )  # fmt: skip
-    return folder
+    entry["samples"] = SAMPLES
+    return many_names(folder, entry, SHARDS, Tokenizer(tokenizer_path).vocab_size)
 
 
 @pytest.mark.slow

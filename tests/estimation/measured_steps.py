@@ -1,8 +1,8 @@
-"""Updates by the trainer's own engine: bytes held at most over those before the model was there.
+"""Updates by the trainer's engine: peak bytes over those held before the model was built.
 
     python measured_steps.py '[[SAMPLES, SOURCE, TARGET, VOCABULARY, train.py's arguments], ...]'
 
-One line for each, all in one process: a launch takes longer than they. Run it with
+One line for each, all in one process, since a launch takes longer. Run it with
 MALLOC_MMAP_THRESHOLD_ set: otherwise the C library keeps freed blocks, up to a fifth more than is
 held.
 """
@@ -18,12 +18,12 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch  # noqa: E402 (the root first)
 
-from pipeline import distributed  # noqa: E402
-from pipeline.benchmarking.meter import Peak  # noqa: E402
 from pipeline.config import parse  # noqa: E402
-from pipeline.deepspeed_config import deepspeed_settings  # noqa: E402
+from pipeline.distributed import world as distributed  # noqa: E402
+from pipeline.distributed.device import Peak  # noqa: E402
 from pipeline.model import Locost  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.training.deepspeed_config import deepspeed_settings  # noqa: E402
+from pipeline.training.engine import make_engine  # noqa: E402
 
 WARM_UP = (
     "--model.d_model 16 --model.d_ff 32 --model.state_dim 4 --model.encoder_layers 1 "
@@ -32,18 +32,20 @@ WARM_UP = (
 
 
 def updates(arguments: list[str], samples: int, source: int, target: int, vocabulary: int) -> None:
-    """Build the engine, update twice; all is gone again at the end."""
+    """Build the engine, update twice, free everything."""
     config, _ = parse(arguments)
     torch.manual_seed(0)
     prepared: Any = SimpleNamespace(
         model=Locost(config.architecture(vocabulary)), settings=deepspeed_settings(config, 1)
     )
-    engine = trainer.initialise(config, prepared)
+    engine = make_engine(config, prepared)
     del prepared
     for _ in range(2 * config.train.accumulation):
         ids = torch.randint(3, vocabulary, (samples, source))
         labels = torch.randint(3, vocabulary, (samples, target))
-        output = engine(ids, torch.ones_like(ids), labels, loss_reduction="sum")
+        output = engine(
+            ids, torch.ones_like(ids), labels, loss_reduction="sum", loss_only=True, check=False
+        )
         engine.backward(output.loss / labels.numel())
         engine.step()
         del output
@@ -55,7 +57,7 @@ def main(cases: list[list[Any]]) -> None:
     torch.set_num_threads(1)
     for samples, source, target, vocabulary, arguments in cases:
         words = arguments.split()
-        updates([*words, *WARM_UP], samples, 64, 32, 50)  # loads what the first use of all loads
+        updates([*words, *WARM_UP], samples, 64, 32, 50)  # load what the very first use loads
         gc.collect()
         peak = Peak(torch.device("cpu"))
         updates(words, samples, source, target, vocabulary)

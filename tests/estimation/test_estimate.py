@@ -1,4 +1,4 @@
-"""estimate.py: the paper's figures, what it prints, how it fails."""
+"""estimate.py: the paper's figures, its output, its errors."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.benchmarking.flops import peak_flops, training_flops
-from pipeline.config import ROOT, parse
-from pipeline.deepspeed_config import deepspeed_settings
+from pipeline.common.gpus import GPUS, peak_flops
+from pipeline.common.paths import ROOT
+from pipeline.config import parse
 from pipeline.estimate import main
 from pipeline.estimation.estimate import (
     estimate,
@@ -19,10 +19,11 @@ from pipeline.estimation.estimate import (
     kilowatt_hours,
     step_seconds,
 )
-from pipeline.estimation.gpus import GPUS
 from pipeline.estimation.lengths import C4, Lengths, drawn_steps
 from pipeline.model import LocostConfig
-from preprocessing.statistics import length_summary
+from pipeline.model.flops import training_flops
+from pipeline.training.deepspeed_config import deepspeed_settings
+from preprocessing.dataset.statistics import length_summary
 
 RECIPE = ROOT / "pipeline" / "recipes" / "finetune_arxiv.yaml"
 
@@ -104,7 +105,7 @@ def data(dataset_folder, tmp_path) -> Path:
     return folder
 
 
-def test_a_datasets_own_lengths_size_and_vocabulary_count(data, tmp_path):
+def test_lengths_size_and_vocabulary_of_a_dataset(data, tmp_path):
     recipe = ["--config", str(RECIPE)]
     found = figures(tmp_path, *recipe, "--data", str(data), "--gpus", "4")
     assert found["dataset_samples"] == 26
@@ -127,7 +128,7 @@ def test_settings_of_the_trainer_may_follow(tmp_path):
     [
         (["--gpu", "t4"], ["t4", "v100", "a100", "h100", "h200"]),
         (["--gpus", "0"], ["--gpus", "0"]),
-        (["--gpus", "7"], ["batch_size", "256"]),
+        (["--gpus", "200"], ["batch_size 256 cannot fill 200 processes"]),
         (["--mfu", "0.1", "--hours", "3"], ["--hours", "--mfu"]),
         (["--train.peak", "1"], ["train.peak"]),
         (["--data", "nowhere"], ["nowhere"]),
@@ -149,7 +150,8 @@ def test_a_wrong_argument_is_one_line(arguments, words, capsys):
 
 
 def test_a_manifest_without_histograms_is_refused(dataset_folder, capsys):
-    assert main(["--data", str(dataset_folder)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["--data", str(dataset_folder)])
     assert "no histogram of lengths" in capsys.readouterr().err
 
 
@@ -159,7 +161,7 @@ def test_a_device_is_found_by_its_name():
     assert peak_flops("another") is None
 
 
-def test_what_python_callers_get():
+def test_estimate_from_python():
     config, _ = parse(["--data.train", "x"])
     lengths = Lengths("made up", {"edges": [64], "counts": [1]}, {"edges": [16], "counts": [1]})
     found = estimate(config, deepspeed_settings(config, 8), 8, 10, lengths, 32_100)

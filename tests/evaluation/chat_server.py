@@ -1,4 +1,4 @@
-"""A small real HTTP server that speaks OpenAI's chat protocol, or fails in the ways servers do."""
+"""A small real HTTP server that speaks OpenAI's chat protocol, or fails as servers do."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ GOOD = "Relevance: 4\nConsistency: 5\nFluency: 3\nCoherence: 2"
 
 
 class Answer:
-    """What to send: a reply of the model, or any status, headers and body."""
+    """A response: a reply of the model, or any status, headers and body."""
 
     def __init__(self, text: str = GOOD, *, finish_reason: str = "stop", **message) -> None:
         self.status, self.headers = 200, {"Content-Type": "application/json"}
@@ -27,7 +27,7 @@ class Answer:
 
 
 def failing(status: int, message: str = "not now", **headers: str) -> Answer:
-    """An answer with an error's status, as OpenAI words it."""
+    """An error response in OpenAI's format."""
     answer = Answer()
     answer.status = status
     answer.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -36,28 +36,28 @@ def failing(status: int, message: str = "not now", **headers: str) -> Answer:
 
 
 def plain(body: bytes, kind: str = "text/html") -> Answer:
-    """Status 200 and a body that is anything."""
+    """Status 200 with any body."""
     answer = Answer()
     answer.body, answer.headers = body, {"Content-Type": kind}
     return answer
 
 
 def dropped() -> Answer:
-    """The connection ends without an answer."""
+    """The connection closes without a response."""
     answer = Answer()
     answer.drop = True
     return answer
 
 
 def late(seconds: float) -> Answer:
-    """A good answer after so many seconds."""
+    """A good answer after a delay."""
     answer = Answer()
     answer.delay_s = seconds
     return answer
 
 
 class ChatServer:
-    """Serves on a free port of this machine; `behave(number, prompt)` answers request `number`."""
+    """Serves on a free local port; `behave(number, prompt)` answers request `number`."""
 
     def __init__(self, behave: Callable[[int, str], Answer] = lambda number, prompt: Answer()):
         self.behave = behave
@@ -114,4 +114,4 @@ class ChatServer:
             handler.end_headers()
             handler.wfile.write(answer.body)
         except OSError:
-            pass  # whoever asked is gone
+            pass  # the client has disconnected

@@ -1,42 +1,57 @@
-"""A tiny model beside the tiny tokenizer."""
+"""An evaluation of the tiny model, and the judge's command on it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-import torch
+from finished_evaluation import ALONE, edit, finish
+from judge_command import KEY, MODEL, JudgeCommand
 
-from pipeline.model import Locost, LocostConfig, save_model
-from pipeline.tokenizer import Tokenizer
+from pipeline.evaluation.evaluator import evaluate
+from pipeline.evaluation.preparation import EvaluationOptions
+from pipeline.model.generation import DecodingStrategy
 
 
-def make_model(folder: Path, tokenizer_path: Path, seed: int) -> Path:
-    """A kept checkpoint's shape, of random weights large enough that sources change summaries."""
-    torch.manual_seed(seed)
-    config = LocostConfig(
-        vocab_size=Tokenizer(tokenizer_path).vocab_size,
-        d_model=16,
-        state_dim=4,
-        d_ff=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        num_heads=2,
-        head_dim=8,
+def evaluation_options(checkpoint: Path, data: Path, output: Path) -> EvaluationOptions:
+    """All default systems with a short greedy decoding, in seven batches of the 26 samples."""
+    return EvaluationOptions(
+        checkpoint=checkpoint,
+        data=data,
+        output=output,
+        strategy=DecodingStrategy(max_new_tokens=10),
+        batch_size=4,
+        precision="fp32",
+        lead_sentences=1,
     )
-    model = Locost(config)
-    with torch.no_grad():
-        for parameter in model.decoder.parameters():
-            parameter.mul_(3)
-    save_model(model, folder / "model", tokenizer=tokenizer_path)
+
+
+@pytest.fixture
+def options(checkpoint, dataset_folder, tmp_path) -> EvaluationOptions:
+    """Options of an evaluation that has not started."""
+    return evaluation_options(checkpoint, dataset_folder, tmp_path / "out")
+
+
+@pytest.fixture(scope="session")
+def finished(checkpoint, dataset_folder, tmp_path_factory) -> Path:
+    """The output of an uninterrupted evaluation with these options; to be copied, not changed."""
+    output = tmp_path_factory.mktemp("evaluation") / "out"
+    assert evaluate(evaluation_options(checkpoint, dataset_folder, output), ALONE)[1]
+    return output
+
+
+@pytest.fixture(scope="session")
+def numbered_summaries(checkpoint, dataset_folder, tmp_path_factory) -> Path:
+    """A finished evaluation whose model wrote "Summary N, ..."; to be copied, not changed."""
+    folder = finish(checkpoint, dataset_folder, tmp_path_factory.mktemp("numbered") / "out")
+    edit(folder, {k: {"prediction": f"Summary {k}, {{document}} and so on."} for k in range(26)})
     return folder
 
 
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory, tokenizer_path) -> Path:
-    """A kept checkpoint: model/ with config, weights and tokenizer."""
-    return make_model(tmp_path_factory.mktemp("run") / "best", tokenizer_path, seed=0)
-
-
-@pytest.fixture(scope="session")
-def other_checkpoint(tmp_path_factory, tokenizer_path) -> Path:
-    """The same with other weights."""
-    return make_model(tmp_path_factory.mktemp("run") / "other", tokenizer_path, seed=5)
+@pytest.fixture
+def judge(numbered_summaries, tmp_path, monkeypatch, capsys) -> JudgeCommand:
+    """judge.py on a copy of it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_MODEL", MODEL)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    folder = shutil.copytree(numbered_summaries, tmp_path / "out")
+    return JudgeCommand(folder, monkeypatch, capsys)

@@ -1,3 +1,5 @@
+"""BERTScore against its package, on a tiny model."""
+
 import json
 import shutil
 import sys
@@ -6,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finished_evaluation import edit, finish
+from record_roberta import LAYERS, LIMIT, PAIRS, RECORD, TEXTS, make_roberta
 from tiny_bert import make_bert
 
 from pipeline.metrics import main
@@ -23,7 +26,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory) -> Path:
-    # As most folders are on the way from pre-training: the tokenizer states no limit.
+    # As in many pre-trained folders, the tokenizer gives no limit.
     return make_bert(tmp_path_factory.mktemp("models") / "bert-tiny", seed=0)
 
 
@@ -99,7 +102,7 @@ def test_rescaling_equals_the_package(evaluation, bert, tmp_path):
     assert result["settings"]["rescaling"]["baseline"] == "baseline.tsv"
 
 
-def test_a_result_says_what_made_it_and_models_share_no_column(evaluation, bert, tmp_path):
+def test_a_result_names_its_settings_and_models_share_no_column(evaluation, bert, tmp_path):
     first = run(evaluation, bert, "--layer", "2")
     settings = first["settings"]
     assert settings["model"] == "bert-tiny" and settings["layer"] == 2
@@ -114,7 +117,7 @@ def test_a_result_says_what_made_it_and_models_share_no_column(evaluation, bert,
     assert lead["column"] == first["column"] and lead["system"] == "lead"
 
 
-def test_the_folders_name_does_not_matter(evaluation, bert, tmp_path):
+def test_the_name_of_the_folder_does_not_matter(evaluation, bert, tmp_path):
     """The package would load these as T5, and run a shell command for the second."""
     plain = run(evaluation, bert, "--layer", "2")
     for name in ("t5-like", "scibert"):
@@ -122,8 +125,8 @@ def test_the_folders_name_does_not_matter(evaluation, bert, tmp_path):
         assert run(evaluation, copied, "--layer", "2")["scores"] == plain["scores"]
 
 
-def test_what_a_stopped_run_scored_is_kept(evaluation, bert, monkeypatch):
-    from pipeline.evaluation.bert_score import Scorer
+def test_a_stopped_run_keeps_its_scores(evaluation, bert, monkeypatch):
+    from pipeline.scoring.bert_score import BertScorer
 
     whole = run(evaluation, bert, "--layer", "2", "--batch_size", "1")
     path = next(evaluation.glob("bert_score-*.jsonl"))
@@ -131,27 +134,27 @@ def test_what_a_stopped_run_scored_is_kept(evaluation, bert, monkeypatch):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:10]) + lines[10][:20])
     result.unlink()
-    seen, score = [], Scorer.score
+    seen, score = [], BertScorer.score
     monkeypatch.setattr(
-        Scorer, "score", lambda self, pairs: seen.extend(pairs) or score(self, pairs)
+        BertScorer, "score", lambda self, pairs: seen.extend(pairs) or score(self, pairs)
     )
     assert run(evaluation, bert, "--layer", "2", "--batch_size", "1") == whole
     pairs = sum(len(record["references"]) for record in edit(evaluation, {})[9:])
     assert len(seen) == pairs
 
 
-def test_a_run_begun_on_other_predictions_is_not_gone_on_with(evaluation, bert, capsys):
+def test_a_run_started_on_other_predictions_is_not_resumed(evaluation, bert, capsys):
     run(evaluation, bert, "--layer", "2")
     edit(evaluation, {5: {"prediction": "Soup."}})
     with pytest.raises(SystemExit):
         run(evaluation, bert, "--layer", "2")
-    assert "was begun otherwise (predictions_sha256 was" in capsys.readouterr().err
+    assert "was started with other settings (predictions_sha256 was" in capsys.readouterr().err
 
 
-def test_positions_begin_behind_the_padding_id_in_some_models(tmp_path, bert):
+def test_positions_start_after_the_padding_id_in_some_models(tmp_path, bert):
     from transformers import RobertaConfig, RobertaModel
 
-    from pipeline.evaluation.bert_score import Scorer
+    from pipeline.scoring.bert_score import BertScorer
 
     folder = shutil.copytree(bert, tmp_path / "roberta-like")
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -160,12 +163,41 @@ def test_positions_begin_behind_the_padding_id_in_some_models(tmp_path, bert):
             vocab_size=90, num_hidden_layers=1, pad_token_id=1, max_position_embeddings=34, **sizes
         )
     ).save_pretrained(folder)
-    scorer = Scorer(folder, 1)
+    scorer = BertScorer(folder, 1)
     assert scorer.limit == 32
     assert scorer.score([("river " * 50, "river " * 50)])[0] == pytest.approx([1, 1, 1])
 
 
-def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("saved_by_transformers_5", [False, True])
+def test_roberta_is_scored_as_in_the_environment_of_the_package(tmp_path, saved_by_transformers_5):
+    """There a text begins with a space, so its first word is the token of a word inside a text."""
+    from bert_score.utils import sent_encode
+    from transformers import AutoTokenizer
+
+    from pipeline.scoring.bert_score import BertScorer
+
+    expected = json.loads(RECORD.read_text())
+    assert expected["packages"] == {"bert-score": "0.3.13", "transformers": "4.26.1"}
+    folder = make_roberta(tmp_path / "roberta-tiny")
+    if saved_by_transformers_5:
+        AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    scorer = BertScorer(folder, LAYERS)
+    assert scorer.limit == LIMIT
+    assert [sent_encode(scorer.tokenizer, text) for text in TEXTS] == expected["ids"]
+    assert scorer.score(PAIRS) == pytest.approx(np.array(expected["scores"]), abs=2e-6)
+    assert scorer.settings(None)["prefix_space"] is True
+
+
+def test_only_models_that_the_package_names_begin_with_a_space(tmp_path, bert):
+    from pipeline.scoring.bert_score import BertScorer
+
+    longformer = BertScorer(make_roberta(tmp_path / "longformer", "longformer"), LAYERS)
+    assert longformer.tokenizer.decode(longformer.tokenizer.encode("the")[1:-1]) == "the"
+    for scorer in (longformer, BertScorer(bert, LAYERS)):
+        assert "prefix_space" not in scorer.settings(None)
+
+
+def test_an_unusable_model_is_one_line(evaluation, bert, tmp_path, monkeypatch, capsys):
     def refused(model: Path, layer: str = "2", *more: str) -> str:
         with pytest.raises(SystemExit) as stopped:
             run(evaluation, model, "--layer", layer, *more)
@@ -186,7 +218,18 @@ def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, monkey
     assert "model.safetensors is damaged" in refused(model)
     model = broken("no-json")
     (model / "config.json").write_text("[]")
-    assert "names no model_type" in refused(model)
+    assert "config.json: not a JSON object" in refused(model)
+    for text, said in (
+        ("{}", "names no model_type"),
+        ("[" * 10**5, "config.json: not JSON"),
+        (
+            '{"model_type": "bert", "num_hidden_layers": 1000000}',
+            "num_hidden_layers=1000000 is imp",
+        ),
+    ):
+        (model / "config.json").write_text(text)
+        assert said in refused(model)
+    assert "--layer 1000000: " in refused(bert, "1000000")
     model = broken("unknown")
     (model / "config.json").write_text('{"model_type": "strange", "auto_map": {}}')
     assert "cannot be loaded" in refused(model)
@@ -199,7 +242,7 @@ def test_what_is_no_model_is_said_in_one_line(evaluation, bert, tmp_path, monkey
     assert list(evaluation.glob("bert_score-*")) == []
 
 
-def test_what_is_no_evaluation_is_said_in_one_line(evaluation, bert, capsys):
+def test_an_unusable_evaluation_is_one_line(evaluation, bert, capsys):
     def refused(*more: str) -> str:
         with pytest.raises(SystemExit) as stopped:
             run(evaluation, bert, "--layer", "2", *more)
@@ -211,20 +254,20 @@ def test_what_is_no_evaluation_is_said_in_one_line(evaluation, bert, capsys):
     edit(evaluation, {7: {"index": 6}})
     assert "index 6 twice" in refused()
     edit(evaluation, {7: {"prediction": None, "index": 7}})
-    assert "line 8: no prediction with its id" in refused()
+    assert "line 8: not a prediction with id" in refused()
     edit(evaluation, {7: {"prediction": "Words.", "references": None}})
-    assert "line 8: no prediction with its id" in refused()
+    assert "line 8: not a prediction with id" in refused()
     edit(evaluation, {7: {"references": ["Words."]}})
     predictions = evaluation / "predictions-model.jsonl"
     predictions.write_text(predictions.read_text()[:-20])
-    assert "line 26: no prediction with its id" in refused()
+    assert "line 26: not a prediction with id" in refused()
     (evaluation / "results.json").write_text("{}")
     assert "is damaged" in refused()
     (evaluation / "results.json").unlink()
-    assert "no finished evaluation" in refused()
+    assert "not a finished evaluation" in refused()
 
 
-def test_ids_that_come_twice_and_documents_without_a_reference_are_said(evaluation, bert, capsys):
+def test_repeated_ids_and_documents_without_a_reference_are_reported(evaluation, bert, capsys):
     edit(evaluation, {4: {"id": "same"}, 5: {"id": "same"}, 7: {"references": []}})
     assert run(evaluation, bert, "--layer", "1")["examples"] == 25
     printed = capsys.readouterr().out

@@ -1,3 +1,5 @@
+"""BLANC in its own environment, and what happens without it."""
+
 import json
 import shutil
 import subprocess
@@ -7,16 +9,16 @@ import pytest
 from finished_evaluation import edit, finish
 from tiny_bert import WORDS, guess_what_is_around, make_bert
 
-from pipeline.evaluation.blanc import PYTHON
-from pipeline.evaluation.run import Examples
+from pipeline.common.sentences import split_sentences
+from pipeline.evaluation.examples import Examples
 from pipeline.metrics import main
+from pipeline.scoring.blanc import PYTHON
 from pipeline.shards import Dataset
-from preprocessing.sentences import split_sentences
 
 pytest.importorskip("transformers", reason="transformers: requirements-extras.txt")
 legacy = pytest.mark.skipif(not PYTHON.exists(), reason=f"no {PYTHON.parts[-3]}: `make legacy`")
 
-# The package alone, in its own environment: sentences come already split, on lines.
+# The package alone, in its own environment: sentences are already split, one per line.
 BY_HAND = """
 import json, sys
 from blanc import BlancHelp, BlancTune, blanc
@@ -34,7 +36,7 @@ print(json.dumps(scorer.eval_pairs(*zip(*pairs))), file=sys.stderr)
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "albert-but-bert"
-    # So many tokens as BLANC-tune wants.
+    # As many tokens as BLANC-tune needs.
     return guess_what_is_around(make_bert(folder, seed=0, layers=1, vocabulary=30_000))
 
 
@@ -42,8 +44,8 @@ def bert(tmp_path_factory) -> Path:
 def evaluation(checkpoint, validation_folder, tmp_path) -> Path:
     folder = finish(checkpoint, validation_folder, tmp_path / "out", limit=3)
     examples = Examples(Dataset(validation_folder))
-    told = next(word for word in WORDS if word in examples[0].document)
-    texts = (f"{told} {told}. The {told}!", "", "The river. Herons!")
+    shared = next(word for word in WORDS if word in examples[0].document)
+    texts = (f"{shared} {shared}. The {shared}!", "", "The river. Herons!")
     edit(folder, {index: {"prediction": text} for index, text in enumerate(texts)})
     return folder
 
@@ -64,7 +66,7 @@ def test_scores_equal_the_package_called_by_hand(evaluation, bert, validation_fo
     result = run(evaluation, bert, *more)
     records = edit(evaluation, {})
     examples = Examples(Dataset(validation_folder), limit=3)
-    # A tune reads the summary whole; only its sentences for guessing are split.
+    # BLANC-tune reads the whole summary; only the sentences to predict are split.
     pairs = [
         (
             "\n".join(split_sentences(examples[index].document)),
@@ -87,14 +89,14 @@ def test_scores_equal_the_package_called_by_hand(evaluation, bert, validation_fo
     assert [one["score"] for one in scored] == pytest.approx(expected)
     mean = 100 * sum(expected) / len(expected)
     assert result["scores"]["blanc"]["value"] == pytest.approx(mean)
-    assert any(expected) and scored[1]["score"] == 0  # an empty summary helps nothing
+    assert any(expected) and scored[1]["score"] == 0  # an empty summary does not help
     cut = scored[2]["cut_sentences"]
     assert cut == (scored[2]["sentences"] if variant == "help" else 0)
     settings = result["settings"]
     assert settings["variant"] == variant and settings["gap"] == gap
     assert settings["model"] == "albert-but-bert" and settings["measure"] == "relative"
     assert set(settings["packages"]) == {"blanc", "transformers", "torch", "numpy"}
-    # Stopped in the middle of the last line, it goes on there and ends in the same.
+    # Stopped within the last line, it resumes there and ends with the same result.
     path = next(evaluation.glob("blanc-*.jsonl"))
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.rfind(b"{") + 20])
@@ -102,7 +104,7 @@ def test_scores_equal_the_package_called_by_hand(evaluation, bert, validation_fo
     assert path.read_bytes() == whole
 
 
-def test_what_blanc_cannot_use_is_said_in_one_line(evaluation, dataset_folder, tmp_path, capsys):
+def test_what_blanc_cannot_use_is_one_line(evaluation, dataset_folder, tmp_path, capsys):
     def refused(model: Path, *more: str) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
@@ -115,15 +117,15 @@ def test_what_blanc_cannot_use_is_said_in_one_line(evaluation, dataset_folder, t
     assert "no config.json" in refused(tmp_path / "nowhere")
     assert "draws from the first 30000" in refused(bert, "--variant", "tune")
     assert "`make legacy` builds" in refused(bert, "--python", str(tmp_path / "python"))
-    assert "is not the set that" in refused(bert, "--data", str(dataset_folder))
+    assert "is not the dataset evaluated in" in refused(bert, "--data", str(dataset_folder))
     (bert / "vocab.txt").unlink()
     assert "no vocab.txt" in refused(bert)
     config = json.loads((bert / "config.json").read_text())
     (bert / "vocab.txt").write_text("[PAD]\n")
     (bert / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 128}))
-    assert "reads 128 tokens, BLANC gives it 512" in refused(bert)
+    assert "reads at most 128 tokens, BLANC needs 512" in refused(bert)
     (bert / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
-    assert "BLANC takes BERT" in refused(bert)
+    assert "BLANC needs BERT" in refused(bert)
     (bert / "config.json").write_text(json.dumps(config))
     broken = tmp_path / "python-that-dies"
     broken.write_text("#!/bin/sh\necho first >&2\necho No module named blanc >&2\nexit 1\n")
@@ -139,4 +141,4 @@ def test_a_model_without_a_head_is_not_given_a_random_one(evaluation, tmp_path, 
     BertModel.from_pretrained(bert).save_pretrained(bert)
     with pytest.raises(SystemExit):
         run(evaluation, bert)
-    assert "no head that predicts masked tokens" in capsys.readouterr().err
+    assert "no masked language modelling head" in capsys.readouterr().err

@@ -1,8 +1,9 @@
-"""The documents of a test set, and the baselines that read nothing else."""
+"""The documents of a test set, and the baselines made from them."""
 
 import pytest
 
-from pipeline.evaluation.examples import Examples, derangement, lead, lead_words, mean_words
+from pipeline.evaluation.examples import Examples, mean_words
+from pipeline.evaluation.systems import derangement, lead, lead_words
 from pipeline.shards import Dataset
 
 
@@ -14,7 +15,7 @@ def test_a_derangement_gives_each_document_another_and_uses_each_once(count):
     assert donors == derangement(count)
 
 
-def test_the_source_length_is_chosen_at_will(dataset_folder):
+def test_the_source_length_can_be_chosen(dataset_folder):
     dataset = Dataset(dataset_folder)
     whole, cut = Examples(dataset, source_length=0), Examples(dataset, source_length=9)
     for index in range(len(dataset)):

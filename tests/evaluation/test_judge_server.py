@@ -1,4 +1,4 @@
-"""The judge against a server that others wrote: `transformers serve`."""
+"""The judge against a third-party server: `transformers serve`."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ REPLY = ("Relevance: 4\n", "Consistency: 5\n", "Fluency: 3\n", "Coherence: 2")
 
 
 def make_chat_model(folder: Path) -> Path:
-    """A Llama of eight tokens that recites: each token's logits name the one that follows it."""
+    """A Llama of eight tokens that recites a reply: each token's logits select the next one."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -94,7 +94,7 @@ def url(model, tmp_path_factory) -> Iterator[str]:
         process.kill()
 
 
-def test_a_real_server_is_asked_and_read(
+def test_the_judge_works_with_a_third_party_server(
     url, model, checkpoint, validation_folder, tmp_path, monkeypatch
 ):
     evaluation = finish(checkpoint, validation_folder, tmp_path / "out")
@@ -108,7 +108,7 @@ def test_a_real_server_is_asked_and_read(
     assert [score["value"] for score in result["scores"].values()] == [4, 5, 3, 2]
     assert result["examples"] == result["asked"] == 10
     assert result["tokens"]["written"] == 10 * (len(REPLY) + 1)
-    # Cut off in the middle of its reply, it says nothing that counts.
+    # A truncated reply gives no rating.
     short = ("--request", '{"temperature": 0, "max_tokens": 2}')
     with pytest.raises(SystemExit):
         main(["--evaluation", str(evaluation), *free, *short])

@@ -1,19 +1,21 @@
+"""Predictions on disk: appended, repaired after kills, joined."""
+
 import pytest
 
-from pipeline.evaluation.predictions import Predictions, lacks_scores
+from pipeline.scoring.predictions import Predictions, lacks_scores
 
 
 def record(index: int) -> dict:
     return {"index": index, "prediction": f"naïve {index}\u2028"}
 
 
-def test_parts_of_several_processes_join_in_order_and_none_is_lost_or_twice(tmp_path):
+def test_parts_of_several_processes_join_in_order_without_loss_or_duplicates(tmp_path):
     store = Predictions(tmp_path, "model")
     store.append([record(3), record(1)], rank=0)
     store.append([record(0)], rank=1)
     torn = tmp_path / "predictions-model.part-1.jsonl"
     torn.write_bytes(torn.read_bytes() + b'{"index": 2, "pre')
-    # The torn line is missing, not read, and not glued to what comes next.
+    # The incomplete line counts as missing and is not joined with the next one.
     assert Predictions(tmp_path, "model").read() == [record(0), record(1), record(3)]
     store.repair(rank=1)
     store.append([record(2), record(3)], rank=1)

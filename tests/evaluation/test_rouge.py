@@ -1,11 +1,16 @@
+"""ROUGE against rouge-score, its means and intervals."""
+
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import DefaultTokenizer
 
-from pipeline.evaluation.rouge import (
+from pipeline.scoring.rouge import (
     aggregate,
     best,
     compare,
+    count_letters,
+    letters_dropped,
     mean_rouge,
     readable,
     recipe,
@@ -36,12 +41,12 @@ def test_scores_are_those_of_the_package_called_by_hand():
             assert best(pairs)[name] == multi[name].fmeasure
 
 
-def test_values_known_by_hand():
+def test_values_computed_by_hand():
     # 3 of 4 words shared, 1 of 3 bigrams; longest common subsequence a b d.
     scores = score("a b x d", ["a b c d"])
     assert scores["rouge1"] == scores["rougeL"] == pytest.approx(0.75)
     assert scores["rouge2"] == pytest.approx(1 / 3)
-    # Two sentences in the other order: whole for the summary-level LCS, half for the plain one.
+    # Two sentences swapped: 1 for the summary-level LCS, one half for the plain one.
     scores = score("Dogs ran home. Cats sat there.", ["Cats sat there.\nDogs ran home."])
     assert scores["rougeLsum"] == 1
     assert scores["rougeL"] == 0.5
@@ -50,7 +55,7 @@ def test_values_known_by_hand():
         score("a", [])
 
 
-def test_mean_rouge_takes_the_last_type_that_is_asked_for():
+def test_mean_rouge_takes_the_given_last_type():
     scores = {"rouge1": 0.3, "rouge2": 0.1, "rougeL": 0.2, "rougeLsum": 0.5}
     assert mean_rouge(scores) == pytest.approx(0.3)
     assert mean_rouge(scores, last="rougeL") == pytest.approx(0.2)
@@ -85,7 +90,23 @@ def test_comparison_is_paired():
         compare(ours, theirs[1:])
 
 
-def test_what_rouge_cannot_read_is_told_apart():
+def test_texts_that_rouge_cannot_read_are_recognised():
     assert readable("été 3") and readable("A")
     assert not readable("") and not readable("日本、。")
     assert recipe()["package"] == "rouge-score 0.1.2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A mill, 1905.", "Летом 1905 родился художник.", "Äneas K\u212a ﬁsh café", "日本 x2", "12"],
+)
+def test_letters_dropped_are_those_that_the_package_does_not_read(text):
+    words = "".join(DefaultTokenizer(use_stemmer=False).tokenize(text))
+    letters = sum(character.isalpha() for character in text.lower())
+    read = sum(character.isalpha() for character in words)
+    assert count_letters(text) == (letters, letters - read)
+
+
+def test_the_share_of_dropped_letters_is_over_all_texts():
+    assert letters_dropped(["mill", "мост", "Ω1905"]) == pytest.approx(5 / 9)
+    assert letters_dropped([]) == letters_dropped(["1905"]) == 0

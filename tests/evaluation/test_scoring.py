@@ -1,12 +1,12 @@
-"""Scores made by processes of their own, beside the generation."""
+"""Scores of ROUGE workers, next to generation."""
 
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from pipeline.evaluation.rouge import aggregate
-from pipeline.evaluation.scoring import Scoring
-from preprocessing.sentences import split_sentences
+from pipeline.common.sentences import split_sentences
+from pipeline.evaluation.rouge_pool import RougePool
+from pipeline.scoring.rouge import aggregate
 
 TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
 REFERENCES = ["Three children watched the herons.\nNobody came.", "Herons fish.", "été\u2028\udc80"]
@@ -19,14 +19,14 @@ def record(index: int) -> dict:
 
 
 @pytest.mark.parametrize("stemmer", [False, True])
-def test_scores_are_those_of_the_package_whichever_process_gave_them(stemmer):
+def test_scores_of_all_workers_equal_the_package(stemmer):
     records = [record(index) for index in range(12)]
     hidden = {"index": 12, "prediction": "Soup.", "references": []}
-    with Scoring(2, stemmer) as scoring:
-        scoring.add([*records[:7], hidden])
-        found = scoring.take()
-        scoring.add(records[7:])
-        found += scoring.take(leave=0)
+    with RougePool(2, stemmer) as pool:
+        pool.add([*records[:7], hidden])
+        found = pool.take()
+        pool.add(records[7:])
+        found += pool.take(leave=0)
     assert sorted(line["index"] for line in found) == list(range(12))
     scorer = RougeScorer(TYPES, use_stemmer=stemmer)
     for line in found:
@@ -39,21 +39,21 @@ def test_scores_are_those_of_the_package_whichever_process_gave_them(stemmer):
             assert line["best"][name] == max(values)
 
 
-def test_at_most_so_many_wait():
-    with Scoring(1, use_stemmer=False) as scoring:
-        scoring.add([record(index) for index in range(10)])
-        assert len(scoring.take(leave=3)) >= 7
+def test_take_leaves_at_most_the_given_number():
+    with RougePool(1, use_stemmer=False) as pool:
+        pool.add([record(index) for index in range(10)])
+        assert len(pool.take(leave=3)) >= 7
 
 
-def test_a_process_that_breaks_is_an_error_not_a_score():
-    with Scoring(1, use_stemmer=False) as scoring:
-        scoring._processes[0].kill()
-        scoring.add([record(0)])
-        with pytest.raises(RuntimeError, match="process that scores ended with status -9"):
-            scoring.take(leave=0)
+def test_a_dead_worker_is_an_error_not_a_score():
+    with RougePool(1, use_stemmer=False) as pool:
+        pool._processes[0].kill()
+        pool.add([record(0)])
+        with pytest.raises(RuntimeError, match="ROUGE worker ended with status -9"):
+            pool.take(leave=0)
 
 
-def test_the_figure_of_scrolls_is_the_geometric_mean_of_the_means():
+def test_scrolls_ranks_by_the_geometric_mean_of_the_means():
     scores = [
         dict(zip(TYPES, values, strict=True))
         for values in ((0.5, 0.2, 0.3, 0.9), (0.3, 0.0, 0.5, 0.1), (0.4, 0.1, 0.4, 0.0))

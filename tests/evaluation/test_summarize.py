@@ -1,5 +1,9 @@
+"""summarize.py on files, standard input and whole books."""
+
+import gc
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.evaluation.decode import load
+from pipeline.inference.decode import load
 from pipeline.model import long_conv, ssm
+from pipeline.model.decoding_steps import PlainSteps
 from pipeline.summarize import main
 from pipeline.tokenizer import Tokenizer
 
@@ -21,17 +26,18 @@ TEXT = "The river runs past an old stone mill.\nThree children watch grey herons
 @pytest.fixture
 def call(checkpoint, capsys):
     """Run the command line in this process: (status, standard output, standard error)."""
+    gc.freeze()  # each summary collects garbage: not among the objects of all imports
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        status = 0
         try:
-            main(["--checkpoint", str(checkpoint), "--max_new_tokens", "8", *arguments])
+            status = main(["--checkpoint", str(checkpoint), "--max_new_tokens", "8", *arguments])
         except SystemExit as end:
             status = end.code
         output = capsys.readouterr()
         return status, output.out, output.err
 
-    return run
+    yield run
+    gc.unfreeze()
 
 
 def test_prints_what_the_model_generates_from_the_whole_text(call, checkpoint, tmp_path):
@@ -53,10 +59,12 @@ def test_prints_what_the_model_generates_from_the_whole_text(call, checkpoint, t
     "chosen",
     [
         {"num_beams": 3, "length_penalty": 0.5, "no_repeat_ngram_size": 2},
+        {"num_beams": 3, "early_stopping": False},
+        {"num_beams": 3, "early_stopping": "never"},
         {"top_p": 0.95, "temperature": 1.5, "seed": 3, "min_new_tokens": 8},
     ],
 )
-def test_the_strategy_is_the_one_of_the_options(call, checkpoint, tmp_path, chosen):
+def test_the_options_set_the_strategy(call, checkpoint, tmp_path, chosen):
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
     model, tokenizer = load(checkpoint, torch.device("cpu"))
@@ -78,42 +86,95 @@ def test_several_files_are_named_and_a_dash_is_standard_input(call, tmp_path, mo
     assert output.startswith(f"{one}\n{alone}\n-\n{alone}\n{two}\n")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "No such file"),
-        (b"", "is empty"),
-        (b" \n\t\n", "is empty"),
-        (b"abc\0def", "is binary"),
-        ("ёж в тумане".encode("cp1251"), "is not UTF-8 (byte 0)"),
-    ],
-)
-def test_what_cannot_be_read_is_one_line_and_the_others_are_summarised(
-    call, tmp_path, content, message
-):
-    good, bad, last = tmp_path / "good.txt", tmp_path / "bad.txt", tmp_path / "last.txt"
+def test_unreadable_texts_are_one_line_each_and_the_others_are_summarised(call, tmp_path):
+    good, last = tmp_path / "good.txt", tmp_path / "last.txt"
     good.write_text(TEXT)
     last.write_text(TEXT)
-    if content is not None:
-        bad.write_bytes(content)
+    messages = {"absent": "No such file"}
+    for name, content, message in (
+        ("empty", b"", "is empty"),
+        ("blank", b" \n\t\n", "is empty"),
+        ("binary", b"abc\0def", "is binary"),
+        ("russian", "ёж в тумане".encode("cp1251"), "is not UTF-8 (byte 0)"),
+    ):
+        (tmp_path / f"{name}.txt").write_bytes(content)
+        messages[name] = message
+    bad = [str(tmp_path / f"{name}.txt") for name in messages]
     alone = call(str(good))[1]
-    status, output, error = call(str(good), str(bad), str(last))
+    status, output, error = call(str(good), *bad, str(last))
     assert status == 2
     assert output == f"{good}\n{alone}\n{last}\n{alone}\n"
-    (line,) = (line for line in error.splitlines() if line.startswith("error: "))
-    assert message in line and "bad.txt" in line
+    errors = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(errors) == len(bad)
+    for line, path, message in zip(errors, bad, messages.values(), strict=True):
+        assert path in line and message in line
 
 
-def test_a_folder_stands_for_its_texts(call, tmp_path):
+def test_a_folder_gives_its_texts_and_names_what_it_skips(call, tmp_path):
     (tmp_path / "part").mkdir()
-    for name in ("b.txt", "a.TXT", "part/c.txt", ".hidden.txt", "notes.md"):
+    for name in ("b.txt", "a.TXT", "part/c.html", ".hidden.txt", "notes.md", "part/d.pdf"):
         (tmp_path / name).write_text(TEXT)
-    status, output, _ = call(str(tmp_path))
+    status, output, error = call(str(tmp_path))
     assert status == 0
-    assert re.findall(r".*/(\S+)", output) == ["a.TXT", "b.txt", "c.txt"]
+    assert re.findall(r".*/(\S+)", output) == ["a.TXT", "b.txt", "c.html"]
+    assert (
+        f"{tmp_path}: 2 files skipped, which are not " in error and ": notes.md, d.pdf\n" in error
+    )
     (tmp_path / "empty").mkdir()
     status, _, error = call(str(tmp_path / "empty"))
-    assert status == 2 and error.splitlines()[-1].startswith("error: ") and "no .txt" in error
+    assert status == 2 and error.splitlines()[-1].startswith("error: ") and "no texts" in error
+
+
+def test_summaries_go_to_files_of_the_same_names(call, tmp_path):
+    books, output = tmp_path / "books", tmp_path / "new" / "output"
+    (books / "part").mkdir(parents=True)
+    for name in ("a.txt", "part/a.txt"):
+        (books / name).write_text(TEXT)
+    alone = call(str(books / "a.txt"))[1]
+    status, printed, _ = call("--output_dir", str(output), str(books))
+    assert (status, printed) == (0, "")
+    for name in ("a.txt.summary.txt", "part/a.txt.summary.txt"):
+        assert (output / name).read_text() == alone
+    status, _, error = call(
+        "--output_dir", str(output), str(books / "a.txt"), str(books / "part/a.txt")
+    )
+    assert status == 2 and "would both be summarised to a.txt.summary.txt" in error
+    status, _, error = call("--output_dir", str(books / "a.txt"), str(books))
+    assert status == 2 and "is a file; give a folder" in error
+
+
+def test_quiet_prints_the_summary_and_errors_alone(call, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.pdf").write_text(TEXT)
+    alone = call(str(tmp_path / "a.txt"))[1]
+    assert call("--quiet", str(tmp_path)) == (0, alone, "")
+    status, output, error = call("--quiet", str(tmp_path / "a.txt"), str(tmp_path / "absent"))
+    assert status == 2 and alone in output and len(error.splitlines()) == 1
+
+
+def test_a_text_is_piped_in_without_a_file_argument(call, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text(TEXT)
+    alone = call(str(tmp_path / "a.txt"))[1]
+    piped = SimpleNamespace(buffer=io.BytesIO(TEXT.encode()), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert call()[:2] == (0, alone)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    status, _, error = call()
+    assert status == 2 and "no FILE given" in error
+
+
+def test_a_name_that_is_not_utf_8_is_shown_with_escapes(call, tmp_path):
+    books, results = tmp_path / "books", tmp_path / "results.json"
+    books.mkdir()
+    names = [b"a.txt", b"caf\xe9.txt", b"z.txt"]
+    for name in names:
+        (books / os.fsdecode(name)).write_text(TEXT)
+    status, output, error = call("--json", str(results), str(books))
+    assert status == 0
+    assert f"{books}/caf\\xe9.txt\n" in output and f"{books}/caf\\xe9.txt: " in error
+    records = json.loads(results.read_text())["texts"]
+    assert [os.fsencode(Path(one["file"]).name) for one in records] == names
+    assert all(one["summary"] for one in records)
 
 
 def test_figures_on_standard_error_and_in_json(call, checkpoint, tmp_path):
@@ -130,6 +191,7 @@ def test_figures_on_standard_error_and_in_json(call, checkpoint, tmp_path):
     ids = tokenizer.encode(body)
     assert record["tokens"] == len(ids) + 1
     assert record["unknown_tokens"] == ids.count(2) > 0
+    assert (record["characters"], record["unknown_characters"]) == (len(body), 2)  # Ü, ü
     assert output == f"{file}\n{record['summary']}\n\n"
     assert 1 <= record["steps"] <= 8
     assert 0 < record["peak_gib"] <= record["expected_gib"]
@@ -142,7 +204,53 @@ def test_figures_on_standard_error_and_in_json(call, checkpoint, tmp_path):
     assert "2/2 blocks" in error and "tokens/s" in error
 
 
-def test_json_that_cannot_be_written_is_said_before_any_work(call, tmp_path):
+def test_a_run_of_unknown_characters_is_reported_by_its_length(call, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT + "川" * len(TEXT) + TEXT)
+    assert "; 33% of the characters unknown to the tokenizer, unread" in call(str(file))[2]
+    file.write_text(TEXT * 100 + "川")
+    assert "characters unknown" not in call(str(file))[2]
+
+
+def test_an_empty_summary_and_a_cut_one_are_said_and_marked(call, tmp_path, monkeypatch):
+    """The model's end token at once, or never."""
+    file, results = tmp_path / "text.txt", tmp_path / "results.json"
+    file.write_text(TEXT)
+    logits_of = PlainSteps.logits
+
+    def marks(logit: float) -> tuple[bool, bool, str]:
+        def biased(*arguments):
+            logits = logits_of(*arguments)
+            logits[:, 1] = logit
+            return logits
+
+        monkeypatch.setattr(PlainSteps, "logits", biased)
+        status, output, error = call("--json", str(results), str(file))
+        (record,) = json.loads(results.read_text())["texts"]
+        assert status == 0 and output == record["summary"] + "\n"
+        return record["empty"], record["cut"], error
+
+    *found, said = marks(1e9)
+    assert found == [True, False]
+    assert f"{file}: " in said and "the summary is empty: " in said and "cut at" not in said
+    *found, said = marks(-1e9)
+    assert found == [False, True]
+    assert "the summary is cut at 8 tokens, before the model ended it" in said
+    assert "--max_new_tokens" in said and "is empty" not in said
+
+
+def test_kernels_are_kept_from_text_to_text(call, tmp_path):
+    files = [tmp_path / f"{name}.txt" for name in "abc"]
+    for file, times in zip(files, (30, 40, 20), strict=True):
+        file.write_text(TEXT * times)
+    names, results = list(map(str, files)), tmp_path / "results.json"
+    together = call("--json", str(results), *names)[1]
+    for record in json.loads(results.read_text())["texts"]:
+        assert record["peak_gib"] <= record["expected_gib"]
+    assert together == "".join(f"{name}\n{call(name)[1]}\n" for name in names)
+
+
+def test_an_unwritable_json_file_is_refused_first(call, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
     for target in (tmp_path, tmp_path / "absent" / "results.json"):
@@ -151,7 +259,7 @@ def test_json_that_cannot_be_written_is_said_before_any_work(call, tmp_path):
         assert error.startswith("error: --json") and error.count("\n") == 1
 
 
-def test_gutenberg_frame_is_left_out_on_request(call, tmp_path):
+def test_gutenbergs_frame_is_removed_on_request(call, tmp_path):
     framed, plain = tmp_path / "framed.txt", tmp_path / "plain.txt"
     plain.write_text(TEXT)
     mark = "*** {} OF THE PROJECT GUTENBERG EBOOK MILLS ***\n"
@@ -161,7 +269,7 @@ def test_gutenberg_frame_is_left_out_on_request(call, tmp_path):
     assert call(str(framed))[1] != call(str(plain))[1]
 
 
-def test_the_encoding_given_is_the_one_taken(call, tmp_path):
+def test_the_given_encoding_is_used(call, tmp_path):
     file, plain = tmp_path / "text.txt", tmp_path / "plain.txt"
     plain.write_text("мельница " + TEXT)
     file.write_bytes(("мельница " + TEXT).encode("koi8-r"))
@@ -185,28 +293,28 @@ def test_max_memory_chooses_how_without_changing_the_summary(call, tmp_path):
     assert roomy["token_block"] == 16384 and "cached" in roomy["cross_attention"]
     absorbed = record("--memory_budget", "0")
     assert "absorbed" in absorbed["cross_attention"]
-    least = float(
-        re.search(r"need ([\d.]+) GiB at least", call("--max_memory", "0.01", str(file))[2])[1]
+    minimum = float(
+        re.search(r"need at least ([\d.]+) GiB", call("--max_memory", "0.01", str(file))[2])[1]
     )
-    tight = record("--max_memory", str(least + 0.01))
-    assert tight["expected_gib"] <= least + 0.01
+    tight = record("--max_memory", str(minimum + 0.01))
+    assert tight["expected_gib"] <= minimum + 0.01
     assert absorbed["summary"] == roomy["summary"] == tight["summary"]
 
 
-def test_what_cannot_fit_is_refused_with_what_it_needs(call, tmp_path):
+def test_what_cannot_fit_is_refused_with_the_memory_it_needs(call, tmp_path):
     long, short = tmp_path / "long.txt", tmp_path / "short.txt"
     long.write_text(TEXT * 3000)
     short.write_text(TEXT)
     held = call("--max_memory", "0.01", str(short))[2]
-    least = float(re.search(r"need ([\d.]+) GiB at least", held)[1])
-    status, output, error = call("--max_memory", str(least + 0.03), str(long), str(short))
+    minimum = float(re.search(r"need at least ([\d.]+) GiB", held)[1])
+    status, output, error = call("--max_memory", str(minimum + 0.03), str(long), str(short))
     assert status == 2
     assert output.startswith(f"{short}\n")
     (line,) = (line for line in error.splitlines() if line.startswith("error: "))
-    assert "long.txt" in line and "GiB at least" in line and "--source_length" in line
+    assert "long.txt" in line and "need at least" in line and "--source_length" in line
 
 
-def test_memory_that_runs_out_all_the_same_loses_no_other_summary(call, tmp_path, monkeypatch):
+def test_out_of_memory_loses_no_other_summary(call, tmp_path, monkeypatch):
     long, short = tmp_path / "long.txt", tmp_path / "short.txt"
     long.write_text(TEXT * 9)
     short.write_text(TEXT)
@@ -225,7 +333,7 @@ def test_memory_that_runs_out_all_the_same_loses_no_other_summary(call, tmp_path
     assert "long.txt" in line and "memory" in line
 
 
-def test_a_checkpoint_that_is_none_is_one_line_and_status_2(call, tmp_path):
+def test_a_folder_without_a_model_is_one_line_and_status_2(call, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
     status, _, error = call("--checkpoint", str(tmp_path), str(file))
@@ -243,15 +351,18 @@ def test_a_checkpoint_that_is_none_is_one_line_and_status_2(call, tmp_path):
         ("--memory_budget=-0.5", "memory_budget: '-0.5': expected a number of GiB, 0 or more"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_one_line_and_status_2(call, options, message):
+def test_an_invalid_strategy_is_one_line_and_status_2(call, options, message):
     status, output, error = call(*options.split(), "absent.txt")
     assert (status, output) == (2, "")
     assert error.startswith("error: ") and error.count("\n") == 1
     assert message in error
 
 
-@pytest.mark.parametrize("option", ["--memory_budget=inf", "--memory_budget=nan", "--num_beams=x"])
-def test_a_number_that_is_none_is_status_2(call, option):
+@pytest.mark.parametrize(
+    "option",
+    ["--early_stopping=maybe", "--memory_budget=inf", "--memory_budget=nan", "--num_beams=x"],
+)
+def test_an_invalid_number_is_status_2(call, option):
     status, _, error = call(option, "absent.txt")
     assert status == 2
     assert option.split("=")[1] in error

@@ -1,20 +1,21 @@
-"""Texts in many encodings, made by Python's own codecs; Gutenberg's frames as they come."""
+"""Texts in many encodings, made by Python's codecs; Gutenberg's frames of all ages."""
 
 from pathlib import Path
 
 import pytest
 
-from pipeline.evaluation.texts import decode, read_text, strip_gutenberg
+from pipeline.inference.texts import decode, read_text, strip_gutenberg
 
 BOOKS = Path(__file__).resolve().parents[2] / "../shared/data/books"
 FRENCH = "Où l'élève naïf déjà mangea — « gâteau » — près de l'église, l'été.\n"
 RUSSIAN = "Мельница стоит у реки, дети смотрят на цапель.\n"
+TAIL = "the rest of this text is plain English and as long as a line or two of it.\n"
 CHINESE = "磨坊在河边，孩子们看着苍鹭捕鱼。\n"
 
 
 @pytest.mark.parametrize("text", [FRENCH, RUSSIAN, CHINESE, "plain\n"])
 @pytest.mark.parametrize(
-    ("codec", "said"),
+    ("codec", "description"),
     [
         ("utf-8", "UTF-8"),
         ("utf-8-sig", "UTF-8 by its mark"),
@@ -22,28 +23,46 @@ CHINESE = "磨坊在河边，孩子们看着苍鹭捕鱼。\n"
         ("utf-32", "UTF-32 by its mark"),
     ],
 )
-def test_unicode_is_told_by_its_mark_or_by_being_utf_8(text, codec, said):
-    assert decode(text.encode(codec)) == (text, said)
+def test_unicode_is_recognised_by_its_mark_or_as_utf_8(text, codec, description):
+    assert decode(text.encode(codec)) == (text, description)
 
 
-def test_both_orders_of_bytes():
+def test_both_byte_orders():
     assert decode(b"\xfe\xff" + RUSSIAN.encode("utf-16-be"))[0] == RUSSIAN
     assert decode(b"\x00\x00\xfe\xff" + RUSSIAN.encode("utf-32-be"))[0] == RUSSIAN
 
 
-def test_a_western_text_is_assumed_and_that_is_said():
-    text, said = decode(FRENCH.encode("cp1252"))
+def test_a_western_encoding_is_assumed_and_reported():
+    text, description = decode(FRENCH.encode("cp1252"))
     assert text == FRENCH
-    assert said == "cp1252 assumed (not UTF-8 at byte 1; --encoding names another)"
+    assert description == "cp1252 assumed (not UTF-8 at byte 1; --encoding names another)"
 
 
 @pytest.mark.parametrize("codec", ["cp1251", "koi8-r", "gbk", "big5", "shift-jis", "euc-kr"])
-def test_what_would_be_gibberish_is_refused(codec):
+def test_an_encoding_that_would_give_gibberish_is_refused(codec):
     text = {"cp1251": RUSSIAN, "koi8-r": RUSSIAN, "euc-kr": "방앗간은 강가에 있다."}
     content = text.get(codec, CHINESE).encode(codec, "ignore") * 9
     with pytest.raises(ValueError, match="--encoding"):
         decode(content)
     assert decode(content, codec) == (content.decode(codec), codec)
+
+
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [("iso2022_jp", "川のそばの水車。"), ("iso2022_kr", "방앗간은 강가에 있다."), ("utf-7", FRENCH),
+     ("hz", CHINESE)],
+)  # fmt: skip
+def test_seven_bit_encodings_are_refused_with_the_option_that_reads_them(codec, text):
+    content = text.encode(codec) * 9
+    content.decode("ascii")  # no wrong byte gives it away
+    with pytest.raises(ValueError, match=f"--encoding.*{codec}"):
+        decode(content)
+    assert decode(content, codec) == (content.decode(codec), codec)
+
+
+def test_ascii_with_their_marks_is_read():
+    for text in ("C++ and A+B- give 1+1-2.\n", "~{ a brace ~}\n", "+AOk- is a letter; " * 2 + TAIL):
+        assert decode(text.encode()) == (text, "UTF-8")
 
 
 @pytest.mark.parametrize("name", ["windows-1251", "KOI8-R"])
@@ -53,22 +72,22 @@ def test_a_gutenberg_header_names_the_encoding(name):
 
 
 @pytest.mark.parametrize("name", ["nonsense", "UTF-8", "ASCII", "hex"])
-def test_a_header_that_errs_is_not_believed(name):
+def test_a_wrong_header_is_ignored(name):
     text = f"Character set encoding: {name}\n{FRENCH}"
     assert decode(text.encode("cp1252"))[0] == text
 
 
-def test_damaged_utf_8_stays_utf_8_and_that_is_said():
+def test_damaged_utf_8_is_read_as_utf_8_and_reported():
     content = bytearray((FRENCH * 20).encode())
     content[1] = 0xFF  # the first byte of the second character
-    text, said = decode(bytes(content[:-9]))  # and cut within or between characters
+    text, description = decode(bytes(content[:-9]))  # and cut within or between characters
     assert text.startswith("O\ufffd")
     assert text[10:1000] == (bytes(content[:-9]).decode(errors="replace"))[10:1000]
-    assert said.startswith("UTF-8, damaged in ") and "byte 1" in said
+    assert description.startswith("UTF-8, damaged in ") and "byte 1" in description
 
 
 @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\0\0", "text".encode("utf-16-le")])
-def test_binary_is_refused_with_a_way_out(content):
+def test_binary_is_refused_with_a_remedy(content):
     with pytest.raises(ValueError, match=r"is binary.*--encoding utf-16-le"):
         decode(content)
     assert decode("text".encode("utf-16-le"), "utf-16-le")[0] == "text"
@@ -100,15 +119,15 @@ FRAMES = [
 
 @pytest.mark.parametrize(("header", "footer"), FRAMES)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_header_and_footer_of_every_age(header, footer, newline):
+def test_headers_and_footers_of_every_age(header, footer, newline):
     body = "*** The mill ***\n\nProject Gutenberg is not meant here.\n" * 2000  # 100,000 letters
     text = f"The Project Gutenberg EBook\n{header}\n{body}\n{footer}\nLicense\n"
-    stripped, said = strip_gutenberg(text.replace("\n", newline))
+    stripped, description = strip_gutenberg(text.replace("\n", newline))
     assert stripped == body.replace("\n", newline).strip()
-    assert said == "Gutenberg header and footer removed"
+    assert description == "Gutenberg header and footer removed"
 
 
-def test_what_is_not_there_is_said():
+def test_a_missing_header_or_footer_is_reported():
     assert strip_gutenberg("A text.") == ("A text.", "no Gutenberg header or footer found")
     half = f"{FRAMES[0][0]}\nA text."
     assert strip_gutenberg(half) == (
@@ -119,9 +138,9 @@ def test_what_is_not_there_is_said():
 
 def test_a_real_book():
     if not BOOKS.is_dir():
-        pytest.skip("no shared books beside the repository")
-    text, said = read_text(str(BOOKS / "2701-0_moby_dick.txt"))
-    assert said == "UTF-8 by its mark"
+        pytest.skip("no shared books next to the repository")
+    text, description = read_text(str(BOOKS / "2701-0_moby_dick.txt"))
+    assert description == "UTF-8 by its mark"
     book, removed = strip_gutenberg(text)
     assert removed == "Gutenberg header and footer removed"
     assert book.startswith("Produced by Daniel Lazarus")

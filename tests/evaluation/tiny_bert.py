@@ -1,4 +1,4 @@
-"""BERT models of a few thousand random weights, with a WordPiece vocabulary made on the spot."""
+"""BERT models of a few thousand random weights, with a generated WordPiece vocabulary."""
 
 import string
 from pathlib import Path
@@ -11,7 +11,7 @@ WORDS = "nothing river stone mill children watch herons evening light window gol
 def make_bert(folder: Path, seed: int, layers: int = 3, vocabulary: int = 0, **tokenizer) -> Path:
     """A folder as save_pretrained writes it: BertForMaskedLM and its tokenizer.
 
-    The vocabulary is letters, a few words, and fillers up to the given size.
+    The vocabulary has letters, a few words, and fillers up to the given size.
     """
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
@@ -34,13 +34,13 @@ def make_bert(folder: Path, seed: int, layers: int = 3, vocabulary: int = 0, **t
     )
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(5)  # else all tokens of a position look alike
+            parameter.mul_(5)  # else all tokens of a position are alike
     model.save_pretrained(folder)
     return folder
 
 
 def guess_what_is_around(folder: Path) -> Path:
-    """Rewrite the folder's weights: a masked token is the word most often around, or "nothing"."""
+    """Rewrite the weights to predict the most frequent word of the context, or "nothing"."""
     from transformers import BertForMaskedLM
 
     model = BertForMaskedLM.from_pretrained(folder)
@@ -51,7 +51,7 @@ def guess_what_is_around(folder: Path) -> Path:
         embeddings.word_embeddings.weight.zero_()
         torch.nn.init.eye_(embeddings.word_embeddings.weight[5 : 5 + len(WORDS)])
         for layer in model.bert.encoder.layer:
-            layer.attention.self.query.weight.zero_()  # looks at all alike
+            layer.attention.self.query.weight.zero_()  # uniform attention
             layer.output.dense.weight.zero_()
             torch.nn.init.eye_(layer.attention.self.value.weight)
             torch.nn.init.eye_(layer.attention.output.dense.weight)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pipeline.model import Locost, LocostConfig
-from pipeline.model.checkpoint_import import import_weights, published_config
+from pipeline.model.published.read import import_weights, published_config
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "locost_tiny"
 golden = load_file(FOLDER / "golden.safetensors")

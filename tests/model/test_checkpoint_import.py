@@ -8,7 +8,7 @@ import torch
 from locost_golden import published, settings
 
 from pipeline.model import Locost, LocostConfig
-from pipeline.model.checkpoint_import import (
+from pipeline.model.published.read import (
     deduced_config,
     import_weights,
     our_name,
@@ -62,7 +62,7 @@ def test_names_and_shapes_of_the_base_checkpoint(tied):
     ("change", "message"),
     [
         ({"d_state": 15}, "d_state=15 must be an even number"),
-        ({"bidirectional": False}, "bidirectional=False is another architecture; need True"),
+        ({"bidirectional": False}, "bidirectional=False is another architecture; expected True"),
         ({"num_ssm_heads": 2}, "num_ssm_heads=2"),
         ({"d_model": "32"}, "d_model='32'"),
     ],

@@ -40,7 +40,7 @@ def test_steps_are_the_whole_pass(positions, form, beams, mask):
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
-def test_selected_rows_go_on_from_the_past_of_another(form):
+def test_selected_rows_continue_from_the_past_of_another(form):
     model = random_model().double()
     budget = FORMS[form][0]
     states = model.encode(IDS, MASK)
@@ -154,7 +154,7 @@ def test_free_memory_of_a_machine(tmp_path):
     ],
 )
 def test_free_memory_of_a_job(tmp_path, membership, folder, limit, used):
-    """A step without a limit of its own in a job with one; both interfaces of control groups."""
+    """A step without a limit in a job with one; both versions of control groups."""
     proc = tmp_path / "proc/self"
     proc.mkdir(parents=True)
     (proc / "cgroup").write_text(membership + "\n")

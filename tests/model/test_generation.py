@@ -1,4 +1,4 @@
-"""Step-by-step decoding against decoding that starts anew for every token."""
+"""Step-by-step decoding against full forward passes for every token."""
 
 import weakref
 
@@ -11,8 +11,8 @@ from torch.nn import functional
 from pipeline.model.generation import DecodingStrategy, repeats, restrict
 
 
-def decode_anew(model, max_new_tokens, min_new_tokens):
-    """Greedy decoding by a whole forward pass of each row alone for each token."""
+def full_pass_decode(model, max_new_tokens, min_new_tokens):
+    """Greedy decoding by a full forward pass of each row for each token."""
     rows = []
     for ids, mask in zip(IDS, MASK, strict=True):
         tokens = []
@@ -29,11 +29,11 @@ def decode_anew(model, max_new_tokens, min_new_tokens):
 @torch.no_grad()
 @pytest.mark.parametrize("eos_id", [3, 9, 12, 37])
 @pytest.mark.parametrize("min_new_tokens", [0, 4])
-def test_greedy_is_decoding_anew(eos_id, min_new_tokens):
+def test_greedy_is_full_pass_decoding(eos_id, min_new_tokens):
     """With each end token rows end at other times; with 12 at once, and then the batch stops."""
     model = lively_model(eos_id)
     ids = model.generate(IDS, MASK, max_new_tokens=12, min_new_tokens=min_new_tokens)
-    assert ids.tolist() == decode_anew(model, 12, min_new_tokens)
+    assert ids.tolist() == full_pass_decode(model, 12, min_new_tokens)
     assert (ids == eos_id).any()
     assert ids.shape[1] == (2 if eos_id == 12 and not min_new_tokens else 13)
 
@@ -155,7 +155,10 @@ IMPOSSIBLE = [
     ({"num_beams": 0}, "num_beams=0 .* at least 1"),
     ({"num_beams": 2.0}, "num_beams=2.0 .* an integer"),
     ({"num_beams": True}, "num_beams=True .* an integer"),
-    ({"num_beams": 2, "length_penalty": -1}, "length_penalty=-1"),
+    ({"num_beams": 2, "length_penalty": -11}, "length_penalty=-11 .* -10 to 10"),
+    ({"num_beams": 2, "early_stopping": 1}, "early_stopping=1 .* true, false or never"),
+    ({"num_beams": 2, "early_stopping": "false"}, "early_stopping='false' .* true, false or never"),
+    ({"early_stopping": False}, "early_stopping=False .* set num_beams"),
     ({"num_beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
     ({"length_penalty": 0.5}, "length_penalty=0.5 .* set num_beams"),
     ({"top_p": 0.0}, "top_p=0.0"),

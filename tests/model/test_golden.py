@@ -6,7 +6,7 @@ import pytest
 import torch
 from locost_golden import error, golden, gradients, published, settings, tiny_model
 
-from pipeline.model.checkpoint_import import import_weights, our_name, published_config
+from pipeline.model.published.read import import_weights, our_name, published_config
 
 TOLERANCES = [(torch.float32, 1e-5), (torch.float64, 1e-9)]
 INPUTS = (golden["input_ids"], golden["attention_mask"], golden["labels"])
@@ -48,7 +48,8 @@ def test_layer(dtype, tolerance):
     assert error(causal, golden["f64.layer.kernel_fwd"]) < tolerance
     assert error(reverse, golden["f64.layer.kernel_rev"]) < tolerance
     u = golden["layer.u"].to(dtype)
-    assert error(layer.convolution(u), golden["f64.layer.bissm_of_u"]) < tolerance
+    channels = layer.convolution(u.transpose(1, 2).contiguous())
+    assert error(channels.transpose(1, 2), golden["f64.layer.bissm_of_u"]) < tolerance
     masked = layer(u, golden["layer.mask"])
     assert error(masked, golden["f64.layer.s4d_forward_of_u_masked"]) < tolerance
     assert error(layer(u), golden["layer.s4d_forward_of_u_unmasked"]) < 2e-5  # stored in float32
@@ -85,7 +86,7 @@ def test_greedy_decoding(dtype):
 
 
 def test_greedy_decoding_past_the_end():
-    """With an end token that never comes, rows go on as in the golden run that ignored it."""
+    """With an end token that never comes, rows continue as in the golden run that ignored it."""
     reference = golden["greedy_20_ignoring_eos"]
     absent = next(id for id in range(2, 64) if not (reference == id).any())
     config = published_config({**settings, "eos_token_id": absent})
@@ -107,7 +108,7 @@ def test_relative_buckets():
 @torch.no_grad()
 @pytest.mark.parametrize("length", [37, 50])
 def test_published_convolution_fault_is_reproduced(length):
-    """On request only: without padding, at lengths that are no power of two."""
+    """Only if enabled: without padding, at lengths that are not powers of two."""
     row = golden["attention_mask"].sum(1).tolist().index(length)
     inputs = (golden["input_ids"][row : row + 1, :length], None, golden["labels"][row : row + 1])
     exact = tiny_model()
@@ -119,4 +120,4 @@ def test_published_convolution_fault_is_reproduced(length):
     assert error(output.logits, golden[f"{wanted}.logits"]) < 2e-5
     assert error(exact(*inputs).encoder_states, output.encoder_states) > 0.1
     whole = (golden["input_ids"][:1], None, golden["labels"][:1])  # 64 positions
-    assert error(import_weights(config, weights)(*whole).logits, exact(*whole).logits) < 1e-6
+    assert error(import_weights(config, weights).eval()(*whole).logits, exact(*whole).logits) < 1e-6

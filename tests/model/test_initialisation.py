@@ -1,4 +1,4 @@
-"""What random weights are drawn: time scales of the encoder, and a decoder that copies."""
+"""Initial weights: time scales of the encoder, and a decoder that copies."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_the_published_start_is_the_default():
 
 
 @pytest.mark.parametrize(("heads", "channels"), [(2, 16), (2, 32), (4, 32)])
-def test_copying_hands_on_what_equals_the_query(heads, channels):
+def test_copying_returns_what_equals_the_query(heads, channels):
     """Fewer channels in all heads than the model has, as many, and more."""
     torch.manual_seed(0)
     config = LocostConfig(

@@ -1,5 +1,7 @@
 """The convolution against a double loop."""
 
+import math
+
 import pytest
 import torch
 from locost_golden import error
@@ -47,6 +49,24 @@ def test_convolution_and_gradients_are_the_double_loops(length, directions):
     grad_u, grad_kernel = convolve_backward(u.detach(), grad, kernel)
     ours = (grad_u, *two_sided_transposed(grad_kernel, directions, layout))
     assert all(error(a, b) < 1e-12 for a, b in zip(ours, wanted, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9, 16, 37])
+def test_the_published_fused_convolution(length):
+    """Written out as LOCOST's code lays out the kernel and H3's `fftconv` multiplies it."""
+    torch.manual_seed(length)
+    u = torch.randn(2, 3, length, dtype=torch.float64)
+    kernels = torch.randn(2, 3, length, dtype=torch.float64)
+    skip = torch.randn(3, dtype=torch.float64)
+    pad = torch.nn.functional.pad
+    kernel = pad(kernels[0], (0, length)) + pad(kernels[1].flip(-1), (length, 0)).roll(1, -1)
+    size = max(2 * 2 ** math.ceil(math.log2(length)), 16)
+    spectrum = torch.fft.rfft(kernel, n=size) * torch.fft.rfft(u, n=size)
+    expected = torch.fft.irfft(spectrum, n=size)[..., :length] + u * skip[:, None]
+    layout = Layout.of(length, published=True)
+    assert error(convolve(u, two_sided(kernels, skip, layout), layout), expected) < 1e-13
+    right = error(expected, double_loop(u, *kernels, skip)) < 1e-13
+    assert right == (length in (1, 8, 16))
 
 
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 4099])

@@ -1,4 +1,4 @@
-"""Impossible sizes are refused by name, value and remedy."""
+"""Impossible sizes are refused, naming value and remedy."""
 
 from dataclasses import replace
 
@@ -16,6 +16,13 @@ from pipeline.model import LocostConfig
         ({"d_ff": "64"}, "d_ff='64' .* type int"),
         ({"dropout": 1.0}, "dropout=1.0 .* below 1"),
         ({"dropout": float("nan")}, "dropout=nan"),
+        (
+            {"d_model": 10**30},
+            "d_model=1000000000000000000000000000000 is impossible: give a number",
+        ),
+        ({"vocab_size": 10**4000}, r"vocab_size=10{59}\.\.\. is impossible"),
+        ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf is impossible"),
+        ({"rotary_base": 10**400}, "rotary_base=1.* is impossible: give a number from"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0 .* positive"),
         ({"relative_buckets": 31}, "relative_buckets=31 .* even"),
         ({"relative_max_distance": 16}, "relative_max_distance=16 .* half of relative_buckets"),

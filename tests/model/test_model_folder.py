@@ -8,6 +8,7 @@ from locost_golden import error, random_model
 from safetensors.torch import load_file, save_file
 
 from pipeline.model import load_model, save_model
+from pipeline.model.folder import build_model, check_model
 
 IDS = torch.randint(2, 40, (2, 9))
 
@@ -110,12 +111,57 @@ def test_configurations_that_do_not_fit(folder):
     change_config(folder, width=3)
     with pytest.raises(ValueError, match="unknown settings: width"):
         load_model(folder)
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in values.items() if k not in ("width", "d_ff")}))
+    with pytest.raises(ValueError, match="missing settings: d_ff"):
+        load_model(folder)
     change_config(folder, architecture="t5")
     with pytest.raises(ValueError, match=r"architecture 't5', not 'locost'.*convert.py"):
         load_model(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="not JSON"):
+    for text, message in (("{", "not JSON"), ("[" * 10**5, "not JSON"), ("[1]", "not a JSON obj")):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"encoder_layers": 10**6},
+            "config.json: encoder_layers=1000000 is impossible: give at most 1000",
+        ),
+        ({"decoder_layers": 10**9}, "decoder_layers=1000000000 is impossible"),
+        ({"d_model": 10**9}, r"d_model=1000000000, and the \d+ tensors have \d+ elements"),
+        ({"vocab_size": 10**30}, "vocab_size=1000000000000000000000000000000 is impossible"),
+        ({"d_ff": 10**4000}, r"d_ff=10{59} is impossible: give at most 2147483647"),
+        ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf is impossible"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon=nan is impossible"),
+        ({"rotary_base": 10**400}, "rotary_base=10"),
+    ],
+    ids=str,
+)
+def test_a_hostile_configuration_is_refused_before_a_model_is_built(
+    folder, monkeypatch, changes, message
+):
+    change_config(folder, **changes)
+    monkeypatch.setattr("pipeline.model.folder.Locost", None)  # calling it is a TypeError
+    with pytest.raises(ValueError, match=message) as caught:
         load_model(folder)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
+def test_weights_of_whole_numbers_are_refused(folder, kind):
+    change_weights(
+        folder, lambda w: w.update({"encoder.norm.weight": w["encoder.norm.weight"].to(kind)})
+    )
+    with pytest.raises(ValueError, match=r"not floating point: encoder\.norm\.weight"):
+        check_model(folder)
+    weights = load_file(folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"not floating point: encoder\.norm\.weight"):
+        build_model(random_model().config, weights, "weights")
 
 
 def test_folders_that_are_not_models(folder):

@@ -4,7 +4,9 @@ import pytest
 import torch
 from lively import IDS, MASK, lively_model
 
-from pipeline.model.generation import sample, uniforms
+from pipeline.model.decoding_steps import PlainSteps
+from pipeline.model.generation import DecodingStrategy, token_by_token
+from pipeline.model.sampling import Nucleus, document_draws, sample
 
 V = 5
 
@@ -54,9 +56,11 @@ def test_two_tokens_have_their_joint_probability():
             continue
         logits = model(source, labels=torch.tensor([[token, 2]])).logits[0, 1]
         expected[token] = first[token] * torch.tensor(nucleus(logits / temperature, top_p))
-    ids = model.generate(
-        source.expand(rows, -1), None, 2, top_p=top_p, temperature=temperature, seed=4
-    )
+    draws = torch.rand(rows, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    state = model.decoder.start(model.encode(source).expand(rows, -1, -1), None, 2)
+    start, strategy = torch.zeros(rows, 1, dtype=torch.long), DecodingStrategy(max_new_tokens=2)
+    sampling = Nucleus(top_p, temperature, draws)
+    ids = token_by_token(model, PlainSteps(model, state), start, strategy, sampling)
     found = (ids[:, 1] * V + ids[:, 2]).bincount(minlength=V * V).view(V, V)
     possible = expected > 0
     assert possible.sum() > 6 and (expected == 0).any()
@@ -77,22 +81,27 @@ def test_a_tiny_nucleus_is_greedy():
 
 
 @torch.no_grad()
-def test_samples_depend_on_seed_and_row_alone():
-    """Not on the rows beside, their padding, or how long they may get."""
+def test_a_sample_depends_on_seed_and_document_alone():
+    """Not on the other rows and their order, its padding, or the length limit."""
     model = lively_model(39)
 
-    def samples(rows, longest, seed):
-        return model.generate(IDS[:rows], MASK[:rows], longest, top_p=0.95, seed=seed)
+    def samples(ids, mask, longest=12, seed=7):
+        return model.generate(ids, mask, longest, top_p=0.95, seed=seed)
 
-    whole = samples(4, 12, 7)
-    assert torch.equal(samples(2, 12, 7), whole[:2])
-    assert torch.equal(samples(4, 6, 7), whole[:, :7])
-    assert not torch.equal(samples(4, 12, 8), whole)
-    same = model.generate(IDS[:1].expand(4, -1), None, 12, top_p=0.95)
-    assert len({tuple(row) for row in same.tolist()}) == 4
+    whole = samples(IDS, MASK)
+    assert torch.equal(samples(IDS.flip(0), MASK.flip(0)), whole.flip(0))
+    for row, (ids, mask) in enumerate(zip(IDS, MASK, strict=True)):
+        alone = samples(ids[None, : mask.sum()], None)[0]
+        assert torch.equal(alone, whole[row, : len(alone)])
+        assert (whole[row, len(alone) :] == 0).all()
+    assert torch.equal(samples(IDS, MASK, 6), whole[:, :7])
+    assert not torch.equal(samples(IDS, MASK, seed=8), whole)
+    assert len({tuple(row) for row in whole.tolist()}) == 4
 
 
-def test_uniforms_differ_between_seeds_and_rows():
-    draws = torch.stack([uniforms(seed, 3, 5) for seed in (0, 1, 2**63 - 1)])
-    assert draws.unique().numel() == 45
+def test_draws_differ_between_seeds_and_documents():
+    draws = torch.stack([document_draws(seed, IDS, MASK, 5) for seed in (0, 1, 2**63 - 1)])
+    assert draws.unique().numel() == 3 * 4 * 5
     assert ((draws >= 0) & (draws < 1)).all()
+    other_padding = IDS + 5 * (1 - MASK)
+    assert torch.equal(document_draws(1, other_padding, MASK, 5), draws[1])

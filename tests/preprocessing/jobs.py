@@ -1,4 +1,4 @@
-"""Real preprocessing jobs: alone, under mpirun, side by side, killed."""
+"""Real preprocessing jobs: single, under mpirun, concurrent, killed."""
 
 import os
 import shutil
@@ -9,6 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+LIMIT_SECONDS = 300  # ends a job that hangs; a busy machine needs over a minute
+MPI_ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
 
 
 def arguments(corpus: Path, tokenizer: Path, output: Path, *more: object) -> list[str]:
@@ -18,19 +24,14 @@ def arguments(corpus: Path, tokenizer: Path, output: Path, *more: object) -> lis
 
 
 def start(*options: str, ranks: int = 0, **environment: str) -> subprocess.Popen:
-    """Start a job, alone or on `ranks` MPI ranks."""
+    """Start a job, as one process or on `ranks` MPI ranks."""
     mpirun = [MPIRUN, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks else []
     return subprocess.Popen(
         [*mpirun, sys.executable, str(ROOT / "preprocessing/pretrain.py"), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={
-            **os.environ,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            **environment,
-        },
+        env={**MPI_ENVIRONMENT, **environment},
     )
 
 
@@ -38,7 +39,7 @@ def launch(*options: str, ranks: int = 0, **environment: str) -> subprocess.Comp
     """Run a job to its end."""
     process = start(*options, ranks=ranks, **environment)
     try:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         kill(options[options.index("--output") + 1])
         raise

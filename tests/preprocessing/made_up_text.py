@@ -12,7 +12,7 @@ WORDS = (
 
 
 def document(rng: random.Random, sentences: int) -> str:
-    """A text of so many sentences, some of them on lines of their own."""
+    """A text of that many sentences, some at the end of a line."""
     made = [" ".join(rng.choices(WORDS, k=rng.randint(4, 14))) + "." for _ in range(sentences)]
     return "".join(s.capitalize() + rng.choice([" ", "\n"]) for s in made)
 

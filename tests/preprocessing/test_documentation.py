@@ -1,4 +1,4 @@
-"""The documentation corpus: what is read, how it is split, and that nothing leaks."""
+"""The documentation corpus: its sources, its splits, and that nothing leaks between them."""
 
 import ast
 import gzip
@@ -16,16 +16,17 @@ from made_up_text import tree
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import documentation as documentation_command
-from preprocessing.documentation import (
-    REQUIREMENTS,
+from preprocessing import pretrain
+from preprocessing import tokenizer as tokenizer_command
+from preprocessing.dataset.documentation_corpus import (
     leaked,
     passages,
-    read_module,
     split_packages,
-    whole_pairs,
     without_duplicates,
 )
-from preprocessing.python_sources import (
+from preprocessing.documentation import REQUIREMENTS
+from preprocessing.readers.documented_modules import read_module, whole_pairs
+from preprocessing.readers.python_sources import (
     Module,
     Pair,
     docstrings,
@@ -36,7 +37,8 @@ from preprocessing.python_sources import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = "It goes on, and on, word after word. " * 20
+LONG = "It continues, word after word after word. " * 20
+LIMIT_FILES = 600
 
 
 def test_docstrings_are_those_python_shows(tmp_path):
@@ -50,7 +52,7 @@ def test_docstrings_are_those_python_shows(tmp_path):
     assert found["textwrap.dedent"] == inspect.getdoc(textwrap.dedent)
 
 
-def test_files_meant_for_another_python_are_passed_over(tmp_path):
+def test_files_of_another_python_are_skipped(tmp_path):
     path = tmp_path / "x.py"
     path.write_text('"""Text."""\nthis is no python')
     module = Module(path, "x", "x")
@@ -118,7 +120,7 @@ def test_duplicates_and_leaks():
 
 
 def test_a_whole_module_is_summarised_by_its_first_paragraph():
-    """Its document goes on with what is defined inside, and does not say it again."""
+    """Its document includes nested docstrings and does not repeat the summary."""
     found = [
         ("m", f"What it is for.\n\n{LONG}"),
         ("m.A", f"A class of its own.\n\nMore of it. {'A word. ' * 500}"),
@@ -135,7 +137,7 @@ def test_a_whole_module_is_summarised_by_its_first_paragraph():
     assert whole_pairs("m", found[:1]) == []  # too short
 
 
-def test_no_package_stands_in_two_splits_and_large_ones_train():
+def test_no_package_is_in_two_splits_and_large_ones_train():
     pairs = [
         Pair(f"p{package}.{i}", f"p{package}", f"{package} {i}", "")
         for package in range(150)
@@ -152,7 +154,7 @@ def test_no_package_stands_in_two_splits_and_large_ones_train():
 
 def test_the_packages_are_those_of_requirements():
     names = {distribution.name.lower() for distribution in required_distributions(REQUIREMENTS)}
-    assert {"torch", "sympy", "numpy"} <= names  # sympy is required by torch, not by us
+    assert {"torch", "sympy", "numpy"} <= names  # sympy is required by torch, not in the file
     assert names.isdisjoint({"pytest", "ruff", "mypy", "pip"})
     modules = find_modules(REQUIREMENTS)
     found = {module.package for module in modules}
@@ -170,9 +172,12 @@ def test_passages_are_cut_at_line_ends_and_lose_nothing():
 
 
 @pytest.mark.parametrize("option", ["--limit_files", "--passage_characters"])
-def test_sizes_below_one_are_refused(option, command, tmp_path):
-    with pytest.raises(ValueError, match=f"{option} is 0, expected at least 1"):
-        command(documentation_command.main, "--output", tmp_path / "x", option, 0)
+def test_sizes_below_one_are_refused(option, exit_of, tmp_path):
+    output = tmp_path / "x"
+    status, _, error = exit_of(documentation_command.main, "--output", output, option, 0)
+    assert (status, error.count("\n")) == (2, 1)
+    assert f"{option}: '0': expected an integer of at least 1" in error
+    assert not output.exists()
 
 
 def test_too_few_files_for_three_splits(command, tmp_path):
@@ -183,15 +188,15 @@ def test_too_few_files_for_three_splits(command, tmp_path):
 
 @pytest.fixture(scope="module")
 def documentation(tmp_path_factory) -> Path:
-    """The corpus of a part of the files, written by the command line."""
+    """The corpus of some of the files, written by the command line."""
     output = tmp_path_factory.mktemp("documentation") / "text"
-    run("preprocessing/documentation.py", "--output", output, "--limit_files", 1200)
+    run("--output", output, "--limit_files", LIMIT_FILES)
     return output
 
 
-def run(script: str, *options: object, hash_seed: str = "1") -> None:
+def run(*options: object, hash_seed: str = "1") -> None:
     result = subprocess.run(
-        [sys.executable, str(ROOT / script), *map(str, options)],
+        [sys.executable, str(ROOT / "preprocessing/documentation.py"), *map(str, options)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -204,28 +209,43 @@ def read_pairs(folder: Path, split: str) -> list[dict]:
         return [json.loads(line) for line in file]
 
 
-def pretraining_texts(path: Path) -> list[str]:
+def pretraining_records(path: Path) -> list[dict]:
     with gzip.open(path) as file:
-        return [json.loads(line)["text"] for line in file]
+        return [json.loads(line) for line in file]
+
+
+def pretraining_texts(path: Path) -> list[str]:
+    return [record["text"] for record in pretraining_records(path)]
 
 
 @pytest.mark.slow
-def test_the_corpus_is_the_same_every_time(documentation, tmp_path):
-    options = ["--output", tmp_path / "again", "--limit_files", 1200]
-    run("preprocessing/documentation.py", *options, hash_seed="2")
-    assert tree(tmp_path / "again") == tree(documentation)
-
-
-@pytest.mark.slow
-def test_passages_stay_in_the_file_of_their_text(documentation, tmp_path):
-    options = ["--output", tmp_path / "cut", "--limit_files", 1200, "--passage_characters", 1000]
-    run("preprocessing/documentation.py", *options)
-    cut = {path.name: pretraining_texts(path) for path in (tmp_path / "cut").glob("*.json.gz")}
-    whole = {path.name: pretraining_texts(path) for path in documentation.glob("*.json.gz")}
-    assert {name: "\n".join(texts) for name, texts in cut.items()} == {
-        name: "\n".join(texts) for name, texts in whole.items()
-    }
-    assert sum(map(len, cut.values())) > 2 * sum(map(len, whole.values()))
+def test_the_corpus_is_deterministic_and_passages_stay_in_the_file_of_their_text(
+    documentation, tmp_path
+):
+    """Another hash seed, and texts cut into passages: all else is the same."""
+    options = ["--limit_files", LIMIT_FILES, "--passage_characters", 1000]
+    run("--output", tmp_path / "cut", *options, hash_seed="2")
+    whole, cut = tree(documentation), tree(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    counts = [0, 0]
+    for name in whole:
+        if not name.endswith(".gz"):
+            assert cut[name] == whole[name]  # pairs and counts
+            continue
+        assert whole[name][4:8] == bytes(4)  # gzip's time stamp: none
+        texts, pieces = (
+            pretraining_records(folder / name) for folder in (documentation, tmp_path / "cut")
+        )
+        joined: dict[str, list[str]] = {}
+        for piece in pieces:
+            joined.setdefault(piece["url"], []).append(piece["text"])
+        assert {url: "\n".join(parts) for url, parts in joined.items()} == {
+            text["url"]: text["text"] for text in texts
+        }
+        assert list(joined) == [text["url"] for text in texts]  # in the same order
+        counts[0] += len(texts)
+        counts[1] += len(pieces)
+    assert counts[1] > 2 * counts[0]
 
 
 @pytest.mark.slow
@@ -244,14 +264,14 @@ def test_splits_share_neither_packages_nor_documents(documentation):
 
 
 @pytest.mark.slow
-def test_no_held_out_text_occurs_in_the_pretraining_shards(documentation, tmp_path):
+def test_no_held_out_text_occurs_in_the_pretraining_shards(command, documentation, tmp_path):
     inputs = ["--input", documentation / "documentation-*.json.gz"]
     model, output = tmp_path / "m.model", tmp_path / "shards"
     options = ["--vocab_size", 2000, "--max_sentences", 10_000, "--output", model]
-    run("preprocessing/tokenizer.py", "train", *inputs, *options)
+    command(tokenizer_command.main, "train", *inputs, *options)
     lengths = ["--source_length", 100_000, "--target_length", 100_000]
     options = [*inputs, "--tokenizer", model, "--output", output, *lengths]
-    run("preprocessing/pretrain.py", *options)
+    command(pretrain.main, *options)
 
     dataset, tokenizer = Dataset(output), Tokenizer(output)
     files = documentation.glob("documentation-*.json.gz")

@@ -1,4 +1,4 @@
-"""Dry runs: what they find, what they refuse, and that they leave no trace."""
+"""Dry runs: their findings and refusals; they write nothing."""
 
 import gzip
 import json
@@ -11,25 +11,16 @@ import pytest
 from jobs import arguments, launch
 from made_up_text import c4_lines, tree, write_lines
 
-from preprocessing import dry_run, finetune, pretrain
-from preprocessing.command_line import run_command
+from preprocessing import finetune, pretrain
+from preprocessing.jobs import dry_run
 
 DOCUMENT = "The old mill stands by the river. Herons fish there until evening."
 
 
 @pytest.fixture
-def check(command, capsys) -> Callable[..., tuple[int, str, str]]:
-    """`check(main, *arguments)`, a dry run in this process: (status, output, error)."""
-
-    def call(main: Callable[[], None], *options: object) -> tuple[int, str, str]:
-        status = 0
-        try:
-            run_command(lambda: command(main, *options, "--dry_run"))
-        except SystemExit as end:
-            status = int(end.code or 0)
-        return status, *capsys.readouterr()
-
-    return call
+def check(exit_of) -> Callable[..., tuple[int, str, str]]:
+    """`check(main, *arguments)`: a dry run's (exit status, output, errors)."""
+    return lambda main, *options: exit_of(main, *options, "--dry_run")
 
 
 def refused(result: tuple[int, str, str], named: str) -> None:
@@ -39,7 +30,7 @@ def refused(result: tuple[int, str, str], named: str) -> None:
     assert named in error
 
 
-def test_it_says_what_there_is_and_leaves_nothing(check, corpus, tokenizer_path, tmp_path):
+def test_it_describes_the_job_and_writes_nothing(check, corpus, tokenizer_path, tmp_path):
     output = tmp_path / "new" / "c4"
     status, said, error = check(pretrain.main, *arguments(corpus, tokenizer_path, output))
     assert (status, error, said.count("\n")) == (0, "", 1)
@@ -48,8 +39,8 @@ def test_it_says_what_there_is_and_leaves_nothing(check, corpus, tokenizer_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_the_room_it_expects_is_what_the_shards_take(command, check, tokenizer_path, tmp_path):
-    """Judged by the first of two files, the second of which is twice as long."""
+def test_the_expected_size_is_close_to_the_shards(command, check, tokenizer_path, tmp_path):
+    """Extrapolated from the first of two files, the second of which is twice as long."""
     for number, count in enumerate((800, 1600)):
         write_lines(tmp_path / f"c4-{number}.jsonl", c4_lines(number, count))
     options = arguments(tmp_path, tokenizer_path, tmp_path / "out")
@@ -60,8 +51,8 @@ def test_the_room_it_expects_is_what_the_shards_take(command, check, tokenizer_p
     assert expected == pytest.approx(written, rel=0.2)
 
 
-def test_what_is_read_at_once_or_whole_is_judged_when_it_is_known(check, tokenizer_path, tmp_path):
-    """A JSON document's reader is at its end from the first record on."""
+def test_no_size_is_expected_where_the_position_is_unknown(check, tokenizer_path, tmp_path):
+    """The reader of a JSON document is at its end from the first record on."""
     pairs = [{"id": str(k), "document": DOCUMENT, "summary": "A mill."} for k in range(300)]
     (tmp_path / "long.json").write_text(json.dumps(pairs, indent=1))
     (tmp_path / "short.json").write_text(json.dumps(pairs[:2], indent=1))
@@ -79,7 +70,9 @@ def test_a_full_disk_is_refused(check, corpus, tokenizer_path, tmp_path, monkeyp
     refused(check(pretrain.main, *options), "0.0 MB are free, about")
 
 
-def test_it_tells_what_is_left_of_a_job_begun(check, undisturbed, corpus, tokenizer_path, tmp_path):
+def test_it_counts_the_missing_shards_of_a_started_job(
+    check, undisturbed, corpus, tokenizer_path, tmp_path
+):
     output = Path(shutil.copytree(undisturbed, tmp_path / "c4"))
     options = arguments(corpus, tokenizer_path, output)
     assert "shards to make: 0 of 3, free" in check(pretrain.main, *options)[1]
@@ -88,11 +81,11 @@ def test_it_tells_what_is_left_of_a_job_begun(check, undisturbed, corpus, tokeni
     before = tree(output)
     assert "shards to make: 1 of 3 (about" in check(pretrain.main, *options)[1]
     refused(check(pretrain.main, *options, "--finish"), "1 of 3 items are not made yet")
-    refused(check(pretrain.main, *options, "--ratio", 0.5), "ratio was 0.2, is 0.5")
+    refused(check(pretrain.main, *options, "--ratio", 0.5), "ratio was 0.2, now 0.5")
     assert tree(output) == before
 
 
-def test_what_a_job_would_stop_at_is_one_line(check, corpus, tokenizer_path, tmp_path):
+def test_every_refusal_is_one_line(check, corpus, tokenizer_path, tmp_path):
     def refuses(named: str, source: Path, tokenizer=tokenizer_path, output="out", more=()) -> None:
         options = arguments(source, tokenizer, tmp_path / output)
         refused(check(pretrain.main, *options, *more), named)
@@ -107,13 +100,40 @@ def test_what_a_job_would_stop_at_is_one_line(check, corpus, tokenizer_path, tmp
     )
     (tmp_path / "gz").mkdir()
     (tmp_path / "gz/c4-0.json.gz").write_bytes(gzip.compress(b"{}" * 999)[:-9])
-    refuses("c4-0.json.gz is corrupt or cut short", tmp_path / "gz")
+    refuses("c4-0.json.gz is corrupt or truncated", tmp_path / "gz")
     (tmp_path / "file").write_text("")
     refuses("file is a file", corpus, output="file/out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_set_is_known_by_its_first_record(check, tokenizer_path, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "the 1 input files hold no documents; check --input"),
+        (
+            b'{"document": "\xe9", "summary": "\xe9"}\n{"document": "D.", "summary": " "}\n',
+            "(bad encoding 1, no summary 1)",
+        ),
+        ("document,summary\nAn old mill.,é\n".encode("cp1252"), "`iconv -f CP1252 -t UTF-8`"),
+        ('{"document": "Мельница у реки.", "summary": "Река."}'.encode(), "--max_unknown_share"),
+    ],
+    ids=("empty", "no pair", "other encoding", "other script"),
+)
+def test_it_refuses_what_the_job_would(command, check, tokenizer_path, tmp_path, content, named):
+    source = tmp_path / ("x.csv" if content.startswith(b"document") else "x.jsonl")
+    source.write_bytes(content)
+    options = ["--dataset", "jsonl", "--tokenizer", tokenizer_path, "--output", tmp_path / "set"]
+    refused(check(finetune.main, *options, "--input", source), named)
+    with pytest.raises(ValueError, match=r"no document|be used"):
+        command(finetune.main, *options, "--input", source)
+
+
+def test_documents_that_the_settings_exclude_are_no_fault(check, corpus, tokenizer_path, tmp_path):
+    options = arguments(corpus, tokenizer_path, tmp_path / "out")
+    assert check(pretrain.main, *options, "--min_source_length", 10**6)[0] == 0
+
+
+def test_the_first_record_identifies_the_format(check, tokenizer_path, tmp_path):
     record = {"article": DOCUMENT, "abstract": "A mill."}
     source = write_lines(tmp_path / "x.jsonl", [json.dumps(record)] * 9)
     options = ["--input", source, "--tokenizer", tokenizer_path, "--output", tmp_path / "set"]
@@ -128,7 +148,7 @@ def test_a_set_is_known_by_its_first_record(check, tokenizer_path, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_several_ranks_one_speaks(corpus, tokenizer_path, tmp_path):
+def test_only_one_of_several_ranks_reports(corpus, tokenizer_path, tmp_path):
     result = launch(*arguments(corpus, tokenizer_path, tmp_path / "c4"), "--dry_run", ranks=2)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("ready: c4") == 1

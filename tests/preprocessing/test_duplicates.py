@@ -1,14 +1,22 @@
-"""Of equal texts the first stays, wherever the others are."""
+"""Deduplication keeps the first of equal texts across all inputs."""
 
+import errno
 import json
+import os
 import random
+import re
+import resource
+from pathlib import Path
 
+import numpy as np
+import pytest
 from made_up_text import c4_lines, write_lines
 
+from pipeline.common.command_line import described
 from pipeline.shards import Dataset
 from preprocessing import pretrain
-from preprocessing.corpora import NO_TEXT, Entry
-from preprocessing.duplicates import find_duplicates, hashes
+from preprocessing.jobs.duplicates import find_duplicates, hashes, save
+from preprocessing.readers.entries import NO_TEXT, Entry
 
 
 def test_all_but_the_first_are_found():
@@ -27,7 +35,8 @@ def test_all_but_the_first_are_found():
             if record["text"] in seen:
                 numbers.append(number)
             seen.add(record["text"])
-    found = find_duplicates([hashes(item) for item in items])
+    rows = [hashes(item) for item in items]
+    found = find_duplicates(len(rows), rows.__getitem__)
     assert [numbers.tolist() for numbers in found] == expected
     assert sum(map(len, expected)) > 100
 
@@ -47,7 +56,7 @@ def test_a_dataset_holds_every_text_once(command, tokenizer_path, tmp_path):
     first = dict.fromkeys(sample.metadata["url"] for sample in every)
     assert urls == list(first)  # in the order of their first appearance
     assert len(set(urls)) < len(every)
-    # The working files are gone, and a lost shard is made again all the same.
+    # The working files are gone; a lost shard is made again all the same.
     assert not list((once.path / ".items").glob("*/*"))
     lost = once.path / "c4-00001-00000.tar"
     content = lost.read_bytes()
@@ -56,13 +65,49 @@ def test_a_dataset_holds_every_text_once(command, tokenizer_path, tmp_path):
     assert lost.read_bytes() == content
 
 
-def test_another_choice_is_another_dataset(command, tokenizer_path, tmp_path, capsys):
+def test_what_a_filter_leaves_out_is_no_first_copy(command, tokenizer_path, tmp_path):
+    text = "One is. Two is. Three is. Four is. Five is."
+    texts = {"https://bad.org/1": text, "https://a.org/2": text + "\n", "https://a.org/3": text}
+    texts["https://a.org/4"] = " \r\n" + text.replace("Two", "Ten") + " \n\n"
+    texts["https://a.org/5"] = text.replace("Two", "Ten")
+    for number, part in enumerate((list(texts.items())[:1], list(texts.items())[1:])):
+        lines = [json.dumps({"text": text, "url": url}) for url, text in part]
+        write_lines(tmp_path / f"c4-{number}.jsonl", lines)
+    (tmp_path / "list").write_text("bad.org")
+    arguments = ["--input", tmp_path / "c4-*", "--tokenizer", tokenizer_path, "--deduplicate"]
+    arguments += ["--blocked_domains", tmp_path / "list", "--output", tmp_path / "out"]
+    command(pretrain.main, *arguments)
+    dataset = Dataset(tmp_path / "out")
+    assert [s.metadata["url"] for s in dataset] == ["https://a.org/2", "https://a.org/4"]
+    assert dataset.manifest["counts"]["excluded"] == {"blocked domain": 1, "duplicate": 2}
+
+
+def test_one_file_of_hashes_is_open_at_a_time(tmp_path):
+    rows = hashes([Entry(1, {"text": "a"}), Entry(2, {"text": "b"})])
+    for item in range(100):
+        save(tmp_path / f"{item}.npy", rows)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 10, hard))
+    try:
+        found = find_duplicates(100, lambda item: np.load(tmp_path / f"{item}.npy", "r"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [numbers.tolist() for numbers in found] == [[], *[[1, 2]] * 99]
+
+
+def test_a_limit_of_open_files_is_named_with_the_remedy():
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "shards/x.npy")
+    assert re.fullmatch(
+        r"shards/x\.npy: Too many open files \(this process may open [\d,]+\); raise the limit, "
+        "as by `ulimit -n 65536`",
+        described(error),
+    )
+
+
+def test_deduplication_is_a_setting_of_the_folder(command, tokenizer_path, tmp_path):
     write_lines(tmp_path / "c4-0.jsonl", [json.dumps({"text": "One. Two. Three. Four. Five."})])
     arguments = ["--input", tmp_path / "c4-*", "--tokenizer", tokenizer_path]
     command(pretrain.main, *arguments, "--output", tmp_path / "c4")
-    try:
+    with pytest.raises(ValueError, match="deduplicate was not set, now True"):
         command(pretrain.main, *arguments, "--output", tmp_path / "c4", "--deduplicate")
-    except ValueError as error:
-        assert "deduplicate was not set, is True" in str(error)
-    else:
-        raise AssertionError("not refused")

@@ -1,4 +1,4 @@
-"""What breaks on a cluster: kills, full disks, lost files, monstrous documents."""
+"""Faults of a cluster: kills, full disks, lost files, huge documents."""
 
 import json
 import random
@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from jobs import ROOT, arguments, kill, launch, start
+from jobs import LIMIT_SECONDS, ROOT, arguments, kill, launch, start
 from made_up_text import c4_lines, tree, write_lines
 
 from pipeline.shards import Dataset
@@ -23,8 +23,8 @@ def lose(text, url):
 """
 
 
-def kill_again_and_again(tokenizer_path, tmp_path, kills: int, ranks: int) -> None:
-    """Kill a job at random moments, then let it end: the bytes of the undisturbed one."""
+def kill_repeatedly(command, tokenizer_path, tmp_path, kills: int, ranks: int) -> None:
+    """Kill a job at random moments, then finish it: the bytes of an undisturbed job."""
     for number in range(4):
         write_lines(tmp_path / f"c4-{number}.json.gz", c4_lines(number, 400))
     options = arguments(tmp_path, tokenizer_path, tmp_path / "undisturbed/c4", "--deduplicate")
@@ -40,21 +40,20 @@ def kill_again_and_again(tokenizer_path, tmp_path, kills: int, ranks: int) -> No
         time.sleep(rng.uniform(0.3, 1.0) * duration)
         kill(output)
         process.communicate()
-    last = launch(*options, ranks=ranks)
-    assert last.returncode == 0, last.stderr
+    command(pretrain.main, *options)
     assert tree(tmp_path / "killed/c4") == tree(tmp_path / "undisturbed/c4")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_killed_at_random_moments_then_the_same_bytes(tokenizer_path, tmp_path, ranks):
-    kill_again_and_again(tokenizer_path, tmp_path, 3, ranks)
+def test_killed_at_random_moments_then_the_same_bytes(command, tokenizer_path, tmp_path, ranks):
+    kill_repeatedly(command, tokenizer_path, tmp_path, 3, ranks)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_fifty_kills_then_the_same_bytes(tokenizer_path, tmp_path, ranks):
-    kill_again_and_again(tokenizer_path, tmp_path, 50, ranks)
+def test_fifty_kills_then_the_same_bytes(command, tokenizer_path, tmp_path, ranks):
+    kill_repeatedly(command, tokenizer_path, tmp_path, 50, ranks)
 
 
 @pytest.mark.slow
@@ -68,14 +67,16 @@ def test_fifty_kills_then_the_same_bytes(tokenizer_path, tmp_path, ranks):
     else True,
     reason="a small file system cannot be mounted here",
 )
-def test_a_full_disk_is_one_line_and_room_is_all_it_takes(tokenizer_path, tmp_path):
+def test_a_full_disk_is_one_line_and_free_space_is_enough_to_resume(
+    command, tokenizer_path, tmp_path
+):
     corpus = tmp_path / "corpus"
     for number in range(3):
         write_lines(corpus / f"c4-{number}.json.gz", c4_lines(number, 400))
     disk = tmp_path / "disk"
     disk.mkdir()
-    command = [sys.executable, str(ROOT / "preprocessing/pretrain.py")]
-    command += arguments(corpus, tokenizer_path, disk / "c4")
+    job = [sys.executable, str(ROOT / "preprocessing/pretrain.py")]
+    job += arguments(corpus, tokenizer_path, disk / "c4")
     script = f"""
         mount -t tmpfs -o size=300k none {disk}
         "$@"; echo "status $?"
@@ -85,43 +86,46 @@ def test_a_full_disk_is_one_line_and_room_is_all_it_takes(tokenizer_path, tmp_pa
         "$@" && cp -r {disk}/c4 {tmp_path}/made
     """
     result = subprocess.run(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *command],
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *job],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
     )
     assert result.returncode == 0, result.stderr
     assert "status 2" in result.stdout
     assert "complete" not in result.stdout
-    assert ".tmp" not in result.stdout  # what could not be finished makes no room scarce
+    assert ".tmp" not in result.stdout  # unfinished files take no space
     assert result.stderr.count("error: ") == 1
     assert "No space left on device" in result.stderr
     assert "Traceback" not in result.stderr
-    assert launch(*arguments(corpus, tokenizer_path, tmp_path / "other/c4")).returncode == 0
+    command(pretrain.main, *arguments(corpus, tokenizer_path, tmp_path / "other/c4"))
     assert tree(tmp_path / "made") == tree(tmp_path / "other/c4")
 
 
-@pytest.mark.slow
-def test_a_file_that_disappears_is_named_and_the_rest_is_kept(tokenizer_path, tmp_path):
+def test_a_file_that_disappears_is_named_and_the_rest_is_kept(
+    exit_of, tokenizer_path, tmp_path, monkeypatch
+):
     for number in range(3):
         write_lines(tmp_path / f"c4-{number}.jsonl", c4_lines(number, 50))
     (tmp_path / "vanish.py").write_text(VANISHING)
+    monkeypatch.syspath_prepend(tmp_path)
     lost = tmp_path / "c4-1.jsonl"
     content = lost.read_bytes()
     options = arguments(tmp_path, tokenizer_path, tmp_path / "out", "--accept", "vanish:lose")
-    environment = {"PYTHONPATH": str(tmp_path)}
-    result = launch(*options, **environment, LOST=str(lost))
-    assert result.returncode == 2
-    assert result.stderr.count("error: ") == 1
-    assert "c4-1.jsonl: No such file or directory" in result.stderr
+    monkeypatch.setenv("LOST", str(lost))
+    status, _, errors = exit_of(pretrain.main, *options)
+    assert status == 2
+    assert errors.count("error: ") == 1
+    assert "c4-1.jsonl: No such file or directory" in errors
     assert (tmp_path / "out/.items/00000.json").exists()
     lost.write_bytes(content)
-    assert launch(*options, **environment, LOST="").returncode == 0
+    monkeypatch.setenv("LOST", "")
+    assert exit_of(pretrain.main, *options)[0] == 0
     assert len(Dataset(tmp_path / "out").shards) == 3
 
 
 @pytest.mark.slow
-def test_monstrous_documents_are_made_in_linear_time(command, tokenizer_path, tmp_path):
+def test_huge_documents_take_linear_time(command, tokenizer_path, tmp_path):
     words = "the old stone mill by the river where grey herons fish until evening "
     one_sentence = words * (10 * 2**20 // len(words))
     many = " ".join(f"The {k} herons fish." for k in range(100_000))
@@ -139,7 +143,7 @@ def test_monstrous_documents_are_made_in_linear_time(command, tokenizer_path, tm
     assert len(dataset[0].metadata["source_sentence_ends"]) < 4096
 
 
-def test_bytes_that_are_no_text_are_counted(command, tokenizer_path, tmp_path):
+def test_bytes_that_are_not_text_are_counted(command, tokenizer_path, tmp_path):
     good = [line.encode() for line in c4_lines(0, 20)]
     odd = [
         b'{"text": "\xff\xfe"}',

@@ -1,16 +1,16 @@
-"""The picture of a dataset."""
+"""The plot of a dataset."""
 
 from collections import Counter
 
 import matplotlib.image
 import pytest
 
-from preprocessing.figures import save_report
-from preprocessing.statistics import Statistics, length_summary
+from preprocessing.dataset.plots import save_report
+from preprocessing.dataset.statistics import Statistics, length_summary
 
 
 @pytest.mark.parametrize("excluded", [{}, {"empty": 3, "not JSON": 1}])
-def test_report_is_a_reproducible_picture(tmp_path, excluded):
+def test_the_report_is_reproducible(tmp_path, excluded):
     statistics = Statistics(
         documents=9 + sum(excluded.values()),
         excluded=Counter(excluded),

@@ -1,13 +1,15 @@
-"""Filters: what is left out, and that each is counted."""
+"""Filters: excluded documents, each counted by reason."""
 
 import json
+import re
 
 import pytest
 from made_up_text import write_lines
 
 from pipeline.shards import Dataset
 from preprocessing import pretrain
-from preprocessing.filters import Filters, _domain
+from preprocessing.readers.blocklists import BlockedWords, read_domains, read_words
+from preprocessing.readers.filters import Filters
 
 TEXT = "The mill stands by the river. Herons fish there. They wait. We watch. It gets dark."
 
@@ -24,8 +26,28 @@ TEXT = "The mill stands by the river. Herons fish there. They wait. We watch. It
     ],
 )
 def test_whole_words_and_phrases(text, found):
-    filters = Filters(blocked_words=frozenset({"mill", "old stone bridge"}))
+    filters = Filters(blocked_words=BlockedWords(["mill", "old stone bridge"]))
     assert (filters.fault(text, "") == "blocked word") is found
+
+
+@pytest.mark.parametrize(
+    ("entry", "text", "found"),
+    [
+        ("a$$", "What an A$$!", True),
+        ("a$$", "a letter, an article", False),
+        ("a$$", "extra$$", False),
+        ("$hip", "a ship", False),
+        ("🖕", "no\U0001f595way", True),
+        ("f*ck", "f ck", False),
+        ("off-by-one", "an off-by-one error", True),
+        ("off-by-one", "an off-by-oneness", False),
+        ("cafe\u0301", "The café is shut.", True),
+        ("don't  do", "Don't do it", True),
+        ("c++", "in C++, for", True),
+    ],
+)
+def test_other_characters_are_matched_as_they_stand(entry, text, found):
+    assert BlockedWords([entry]).match(text) is found
 
 
 @pytest.mark.parametrize(
@@ -39,15 +61,53 @@ def test_whole_words_and_phrases(text, found):
         ("https://other.net/example.org", False),
         ("no url", False),
         ("http://[broken", False),
+        ("example.org/page", True),
+        ("http://art.museum/", True),
+        ("https://www.xn--bcher-kva.de/", True),
+        ("https://b\xfccher.de/", True),
     ],
 )
-def test_domains_and_their_subdomains(url, found):
-    entries = map(_domain, ["example.org", "http://whole.net/", "sub.slash.net/"])
-    filters = Filters(blocked_domains=frozenset(entries))
+def test_domains_and_their_subdomains(url, found, tmp_path):
+    entries = ["\ufeffExample.org", "# a comment", "http://whole.net/", "sub.slash.net/", ".museum"]
+    (tmp_path / "list").write_text("\r\n".join([*entries, "b\xfccher.de"]), encoding="utf-8")
+    filters = Filters(blocked_domains=read_domains(str(tmp_path / "list"))[0])
     assert (filters.fault("text", url) == "blocked domain") is found
 
 
-def test_every_filter_counts_what_it_leaves_out(command, tokenizer_path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("url", ["", "no url", "http://[broken", "http:///path"])
+def test_what_has_no_domain_is_counted_under_a_filter_of_domains_or_urls(url, tmp_path):
+    (tmp_path / "list").write_text("example.org")
+    filters = Filters(blocked_domains=read_domains(str(tmp_path / "list"))[0])
+    assert filters.fault("text", url) == "no URL"
+    assert Filters(url_pattern=re.compile("x")).fault("text", "") == "no URL"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("0.0.0.0 bad-site.com", "write bad-site.com"),
+        ("127.0.0.1\tlocalhost", "write one domain per line"),
+        ("*.bad-site.com", "write bad-site.com"),
+        ("||bad-site.com^", "write bad-site.com"),
+        ("https://bad-site.com/a/b", "write bad-site.com"),
+        ("bad-site.com:8080", "write bad-site.com"),
+        ("address=/bad-site.com/0.0.0.0", "write bad-site.com"),
+        ("badword", "or .org for all of them"),
+    ],
+)
+def test_an_entry_that_is_no_domain_is_refused_with_its_line(entry, said, tmp_path):
+    (tmp_path / "list").write_text(f"# blocked\ngood.org\n{entry}\n{entry}\n")
+    with pytest.raises(ValueError, match=r"line 3 \(of 2 such lines\)") as error:
+        read_domains(str(tmp_path / "list"))
+    assert said in str(error.value)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_word(tmp_path):
+    (tmp_path / "list").write_bytes(b"\xef\xbb\xbfmill\r\nweir\r\n")
+    assert read_words(str(tmp_path / "list"))[0].match("the mill")
+
+
+def test_every_filter_counts_its_exclusions(command, tokenizer_path, tmp_path, monkeypatch):
     documents = {
         "https://a.org/en/1": TEXT,
         "https://a.org/en/2": TEXT + " Badword.",
@@ -89,16 +149,46 @@ def test_every_filter_counts_what_it_leaves_out(command, tokenizer_path, tmp_pat
         command(pretrain.main, *arguments, *filters)
 
 
+@pytest.mark.parametrize("layout", ["module", "package", "imported"])
+def test_a_changed_function_is_another_setting(command, corpus, tokenizer_path, tmp_path,
+                                               monkeypatch, layout):  # fmt: skip
+    """Two policies under one manifest would otherwise mix in a resumed job."""
+    name = f"policy_{layout}"
+    source = tmp_path / f"{name}.py"
+    if layout != "module":
+        source = tmp_path / name / ("lists.py" if layout == "imported" else "__init__.py")
+        source.parent.mkdir()
+    source.write_text("def keep(text, url):\n    return True\n")
+    if layout == "imported":
+        (tmp_path / name / "__init__.py").write_text("from .lists import keep\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["--input", corpus / "*", "--tokenizer", tokenizer_path, "--output", tmp_path / "o"]
+    arguments += ["--accept", f"{name}:keep"]
+    command(pretrain.main, *arguments)
+    command(pretrain.main, *arguments)
+    source.write_text("def keep(text, url):\n    return bool(url)\n")
+    with pytest.raises(ValueError, match=rf"accept was {name}:keep, sha256 \w+, now {name}:keep"):
+        command(pretrain.main, *arguments)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--min_characters", 0, "--min_characters is 0"),
         ("--url_pattern", "(", r"--url_pattern \("),
         ("--accept", "json", "expected MODULE:FUNCTION"),
         ("--accept", "json:nothing", "--accept json:nothing"),
-        ("--accept", "os:strerror", r"--accept os:strerror failed on the document 'https"),
+        (
+            "--accept",
+            "os:strerror",
+            r"c4-0.json.gz, record 1: --accept os:strerror failed on the document 'https",
+        ),
         ("--accept", "json:__name__", "is not a function"),
-        ("--blocked_words", "/dev/null", "holds no entry"),
+        ("--accept", "contextlib:nullcontext", "failed on the document 'https"),
+        ("--accept", "asyncio:sleep", "does not return true or false"),
+        ("--accept", "ast:iter_fields", "does not return true or false"),
+        ("--accept", "antigravity.none", "expected MODULE:FUNCTION"),
+        ("--accept", "sys:exit", "failed on the document 'https.*"),
+        ("--blocked_words", "/dev/null", "has no entries"),
     ],
 )
 def test_refusals(command, corpus, tokenizer_path, tmp_path, option, value, message):
@@ -106,3 +196,11 @@ def test_refusals(command, corpus, tokenizer_path, tmp_path, option, value, mess
     with pytest.raises(ValueError, match=message):
         command(pretrain.main, *arguments, option, value)
     assert not (tmp_path / "o/manifest.json").exists()
+
+
+def test_a_limit_below_one_is_refused(exit_of, corpus, tokenizer_path, tmp_path):
+    arguments = ["--input", corpus / "*", "--tokenizer", tokenizer_path, "--output", tmp_path / "o"]
+    status, _, error = exit_of(pretrain.main, *arguments, "--min_characters", 0)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "--min_characters: '0': expected an integer of at least 1" in error
+    assert not (tmp_path / "o").exists()

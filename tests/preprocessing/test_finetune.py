@@ -1,4 +1,4 @@
-"""Summarisation shards: references survive untruncated, bad pairs are counted."""
+"""Summarisation shards: references stay untruncated, bad pairs are counted."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from made_up_text import tree, write_lines
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import finetune
-from preprocessing.summarisation_sets import SETS
+from preprocessing.readers.summarisation_sets import SETS
 
 DOCUMENT = "The old mill stands by the river. Herons fish there until evening."
 SUMMARY = "The mill is old. Herons fish."
@@ -23,7 +23,7 @@ def arguments(source, tokenizer, output, *more):
     return [*options, "--tokenizer", tokenizer, "--output", output, *more]
 
 
-def test_references_are_whole_and_targets_cut(command, tokenizer_path, tmp_path):
+def test_references_are_whole_and_targets_cut(command, tokenizer_path, tmp_path, capsys):
     pairs = [
         {"id": "a", "document": DOCUMENT, "summary": SUMMARY},
         {"id": 7, "document": DOCUMENT, "summary": ["First one.\nTwo lines.", "", "Second one."]},
@@ -31,6 +31,7 @@ def test_references_are_whole_and_targets_cut(command, tokenizer_path, tmp_path)
     source = write_lines(tmp_path / "pairs.jsonl.gz", [json.dumps(pair) for pair in pairs])
     lengths = ["--source_length", 9, "--target_length", 5]
     command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "set", *lengths))
+    assert "3 samples from 4 pairs in 1 shards" in capsys.readouterr().out
     dataset, tokenizer = Dataset(tmp_path / "set"), Tokenizer(tokenizer_path)
     assert dataset.manifest["kind"] == "summarisation"
     assert dataset.manifest["split"] == "train"
@@ -62,7 +63,7 @@ def test_bad_pairs_are_counted(command, tokenizer_path, tmp_path):
         {"summary": []},
         {"summary": [None, " "]},
         {"summary": 3},
-        {"id": None},
+        {"id": {}},
         {"summary": "\ud800"},
     ]
     source = write_lines(tmp_path / "x.jsonl", ["nonsense"])
@@ -83,14 +84,14 @@ def test_bad_pairs_are_counted(command, tokenizer_path, tmp_path):
     }
 
 
-def test_again_is_the_same_and_corrupt_is_named(command, tokenizer_path, tmp_path):
+def test_shards_are_deterministic_and_a_corrupt_input_is_named(command, tokenizer_path, tmp_path):
     line = json.dumps({"id": "a", "document": DOCUMENT, "summary": SUMMARY})
     source = write_lines(tmp_path / "x.jsonl.gz", [line] * 50)
     for name in ("one", "two"):
         command(finetune.main, *arguments(source, tokenizer_path, tmp_path / name / "set"))
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     source.write_bytes(gzip.compress(line.encode() * 500)[:-9])
-    with pytest.raises(ValueError, match=r"x\.jsonl\.gz is corrupt or cut short"):
+    with pytest.raises(ValueError, match=r"x\.jsonl\.gz is corrupt or truncated"):
         command(finetune.main, *arguments(source, tokenizer_path, tmp_path / "three"))
 
 
@@ -106,7 +107,7 @@ def test_a_hidden_test_split_is_kept_without_references(command, tokenizer_path,
     command(finetune.main, *options, "--split", "test", "--output", tmp_path / "test")
     said = capsys.readouterr().out
     assert "2 have no reference and cannot be scored" in said
-    assert "the paper's table counts 973 samples, this folder holds 3" in said
+    assert "the paper's table lists 973 samples, this folder holds 3" in said
     dataset = Dataset(tmp_path / "test")
     assert [sample.metadata["id"] for sample in dataset] == ["a", "c", "d"]
     assert [sample.metadata["references"] for sample in dataset][:2] == [[], []]
@@ -119,7 +120,7 @@ def test_a_hidden_test_split_is_kept_without_references(command, tokenizer_path,
     assert (counts["kept"], counts["excluded"]) == (1, {"no summary": 3})
 
 
-def test_a_split_as_large_as_the_papers_is_said_to_be(command, tokenizer_path, tmp_path, capsys):
+def test_a_split_of_the_papers_size_is_reported(command, tokenizer_path, tmp_path, capsys):
     """BookSum-Book's test split: 46 pairs, sources never cut, targets at 1,024 ids."""
     summaries = [{"text": f"Summary {k}."} for k in range(23)]
     text = DOCUMENT * 300
@@ -139,7 +140,7 @@ def test_a_split_as_large_as_the_papers_is_said_to_be(command, tokenizer_path, t
     assert dataset[24].metadata["references"] == ["Summary 1."]
 
 
-def test_lengths_are_the_sets_and_ones_own_overrule(command, tokenizer_path, tmp_path):
+def test_lengths_default_to_the_sets_and_can_be_set(command, tokenizer_path, tmp_path):
     record = {"article": DOCUMENT * 300, "abstract": SUMMARY}
     source = write_lines(tmp_path / "x.jsonl", [json.dumps(record)])
     options = ["--dataset", "arxiv", "--input", source, "--tokenizer", tokenizer_path]
@@ -151,7 +152,7 @@ def test_lengths_are_the_sets_and_ones_own_overrule(command, tokenizer_path, tmp
     assert default.source[:-1].tolist() == whole.source[:4095].tolist()
 
 
-def test_sentences_that_a_set_divides_itself_stay_divided(command, tokenizer_path, tmp_path):
+def test_sentences_split_by_the_set_stay_split(command, tokenizer_path, tmp_path):
     sentences = ["the mill , cf . fig . 1 , is old . and more .", "herons\nfish ."]
     record = {
         "article_id": "1",
@@ -170,8 +171,8 @@ def test_sentences_that_a_set_divides_itself_stay_divided(command, tokenizer_pat
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--format", "gao"], "--format gao is none of jsonl's: jsonl"),
-        (["--root", "/nowhere"], "--root /nowhere is no folder"),
+        (["--format", "gao"], "--format is gao, expected one of the formats of jsonl: jsonl"),
+        (["--root", "/nowhere"], "--root /nowhere is not a folder"),
         (["--source_length", 1], "--source_length is 1"),
     ],
 )
@@ -183,8 +184,8 @@ def test_bad_options_are_named(command, tokenizer_path, tmp_path, more, named):
     assert not (tmp_path / "set").exists()
 
 
-def test_the_page_on_data_speaks_of_what_there_is():
-    """Its commands need the network's files; that they are understood is tested here."""
+def test_the_data_page_lists_every_set_and_format():
+    """Its commands need downloaded files; here they are only parsed."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
     commands = re.findall(r"^python -m preprocessing\.finetune (.*)$", page, re.M)
     parsed = [finetune._parser().parse_args(shlex.split(command)) for command in commands]

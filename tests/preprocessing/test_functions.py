@@ -1,9 +1,9 @@
-"""Functions as documents in words, and their summaries."""
+"""Functions as documents of words, with their summaries."""
 
 import pytest
 
-from preprocessing.functions import function_pairs, in_words, words
-from preprocessing.python_sources import Module, Pair, parse
+from preprocessing.readers.functions import function_pairs, in_words, words
+from preprocessing.readers.python_sources import Module, Pair, parse
 
 SOURCE = '''"""A module of its own."""
 class FileCache(Base):
@@ -50,11 +50,11 @@ def undocumented(): return 1
         ("_", ""),
     ],
 )
-def test_names_are_taken_apart(name, expected):
+def test_names_are_split_into_words(name, expected):
     assert words(name) == expected
 
 
-def test_a_line_is_its_names_in_order():
+def test_a_line_is_the_words_of_its_names():
     assert in_words("    return self.fileCache[key_name] + 17") == "return self file cache key name"
 
 
@@ -84,7 +84,7 @@ def test_the_document_is_the_source_without_the_summary(tmp_path):
     assert inner.document == "inner part\ndef inner part x\nreturn x 2 y x"
 
 
-def test_lines_are_counted_as_python_counts_them(tmp_path):
+def test_lines_are_numbered_as_python_numbers_them(tmp_path):
     """A form feed or a line separator inside a line ends it for str.splitlines, not for Python."""
     source = '"""M."""\nx = "\u2028"\n\x0c\ndef f(a_b):\n    """Give it back."""\n    return a_b\n'
     [pair] = pairs_of(tmp_path / "m.py", source)

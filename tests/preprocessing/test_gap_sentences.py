@@ -1,4 +1,4 @@
-"""Gap sentences: scores, ranks and greedy choices are rouge-score's own, ties included."""
+"""Gap sentences: scores, ranks and greedy selections equal rouge-score's, ties included."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 
 import pytest
@@ -15,43 +15,44 @@ from rouge_score import tokenize
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 
+from pipeline.common.sentences import split_sentences
+from pipeline.common.words import STOPWORDS, rouge_words
 from preprocessing.gap_sentences import (
     METRICS,
-    STOPWORDS,
     GapSentences,
     document_draw,
     mask_gap_sentences,
-    rouge_words,
     select_gap_sentences,
 )
-from preprocessing.sentences import split_sentences
 
 C4 = Path(__file__).resolve().parents[2] / "../shared/data/c4"
-needs_c4 = pytest.mark.skipif(not C4.is_dir(), reason="the C4 sample is not beside the repository")
+needs_c4 = pytest.mark.skipif(not C4.is_dir(), reason="the shared C4 sample is not available")
 
 
 @lru_cache(2)
 def rouge_tokenizer(stemming: bool) -> DefaultTokenizer:
-    """rouge-score's tokenizer; its stemmer remembers, as each document is read many times."""
+    """rouge-score's tokenizer; its stemmer caches, as each document is read many times."""
     tokenizer = DefaultTokenizer(stemming)
     if stemming:
         tokenizer._stemmer.stem = lru_cache(None)(tokenizer._stemmer.stem)
     return tokenizer
 
 
-class KeepCounted:
-    """rouge-score's tokenizer, then only what the options count."""
+def counted_words(options: GapSentences, text: str) -> list[str]:
+    """rouge-score's words of a text that the options count."""
+    if options.stopwords:
+        words = tokenize.tokenize(text, None)
+        text = " ".join(word for word in words if word.encode() not in STOPWORDS)
+    return rouge_tokenizer(options.stemming).tokenize(text)
 
-    def __init__(self, options: GapSentences) -> None:
-        self.tokenizer = rouge_tokenizer(options.stemming)
-        self.uniq = options.strategy.endswith("uniq")
-        self.stopwords = options.stopwords
 
-    def tokenize(self, text: str) -> list[str]:
-        if self.stopwords:
-            words = tokenize.tokenize(text, None)
-            text = " ".join(word for word in words if word.encode() not in STOPWORDS)
-        words = self.tokenizer.tokenize(text)
+class Tokenized:
+    """A tokenizer for texts that are lists of words already."""
+
+    def __init__(self, uniq: bool) -> None:
+        self.uniq = uniq
+
+    def tokenize(self, words: list[str]) -> list[str]:
         return sorted(set(words)) if self.uniq else words
 
 
@@ -60,18 +61,20 @@ class Reference:
 
     def __init__(self, options: GapSentences, sentences: list[str]) -> None:
         self.metric = options.metric
-        self.sentences = sentences
-        self.tokenizer = KeepCounted(options)
+        self.sentences = [counted_words(options, sentence) for sentence in sentences]
+        # So the words of any selection are those of its joined text.
+        assert counted_words(options, " ".join(sentences)) == [*chain(*self.sentences)]
+        self.tokenizer = Tokenized(options.strategy.endswith("uniq"))
         self.scorer = RougeScorer(["rouge1"], tokenizer=self.tokenizer)
 
     def score(self, chosen: list[int]) -> tuple[Fraction, float]:
-        """`metric` of the chosen sentences together against the others: exactly, and in floats.
+        """`metric` of the chosen sentences together against the others, exact and as a float.
 
-        rouge-score gives overlap / |s| and overlap / |rest| in floats; the lengths being known,
-        the integer overlap comes back exactly.
+        rouge-score gives overlap / |s| and overlap / |rest| in floats; with the known lengths, the
+        integer overlap is recovered exactly.
         """
-        candidate = " ".join(self.sentences[i] for i in chosen)
-        others = " ".join(s for i, s in enumerate(self.sentences) if i not in chosen)
+        candidate = [*chain(*(self.sentences[i] for i in chosen))]
+        others = [*chain(*(s for i, s in enumerate(self.sentences) if i not in chosen))]
         result = self.scorer.score(others, candidate)["rouge1"]
         length, rest = (len(self.tokenizer.tokenize(text)) for text in (candidate, others))
         overlap = round(result.precision * length)
@@ -105,7 +108,7 @@ def c4_documents() -> list[list[str]]:
 
 
 def check_scores(options: GapSentences, documents: list[list[str]]) -> None:
-    """Every sentence's score is rouge-score's, and the choice is that of its exact ranks."""
+    """Every sentence's score equals rouge-score's, and the selection follows its exact ranks."""
     for sentences in documents:
         reference = Reference(options, sentences)
         scores = options.scores(sentences)
@@ -154,7 +157,7 @@ ODD_WORDS = ["a", "B", "c's", "naïve", "42", "x-y", "§", "İ", "ﬁn", "_", "d
 
 
 def odd_documents(seed: int, count: int, longest: int = 7) -> Iterator[list[str]]:
-    """Documents of few words, so that many scores tie, with empty and wordless sentences."""
+    """Documents of few distinct words, so that many scores tie; some sentences have no words."""
     rng = random.Random(seed)
     for _ in range(count):
         words = rng.sample(ODD_WORDS, rng.randint(1, len(ODD_WORDS)))
@@ -204,7 +207,7 @@ def test_words_are_rouge_scores():
     ]:
         if "\ud800" not in text:
             assert [w.decode() for w in rouge_words(text)] == tokenize.tokenize(text, None)
-    assert rouge_words("\ud800x") == [b"x"]  # half a surrogate pair separates words, and no more
+    assert rouge_words("\ud800x") == [b"x"]  # a lone surrogate only separates words
 
 
 def test_true_ties_go_to_the_earlier_sentence():
@@ -215,7 +218,7 @@ def test_true_ties_go_to_the_earlier_sentence():
 
 
 def test_ties_that_floats_break_wrongly_are_ties():
-    """F1 made from rounded precision and recall tells sentences of equal overlap apart."""
+    """F1 from rounded precision and recall differs between sentences of equal overlap."""
     scorer = RougeScorer(["rouge1"])
     wrong = 0
     for sentences in odd_documents(seed=7, count=300):
@@ -234,7 +237,7 @@ def test_ties_that_floats_break_wrongly_are_ties():
 
 
 def test_one_division_keeps_fractions_apart():
-    """Scores are compared as floats: equal fractions are equal, all others below 2^26 differ."""
+    """Compared as floats, equal fractions are equal and different ones below 2^26 differ."""
     largest = 2**26 - 1
     assert (largest - 2) / (largest - 1) < (largest - 1) / largest
     rng = random.Random(1)
@@ -256,7 +259,7 @@ def test_counts_are_floors(sentences, ratio, count, strategy):
     assert len(select_gap_sentences(made, ratio, strategy)) == count
 
 
-def test_at_least_one_sentence_if_asked_and_one_remains():
+def test_the_minimum_is_selected_and_one_sentence_remains():
     options = GapSentences(minimum_sentences=1)
     assert [len(options.select(["a b"] * n)) for n in (0, 1, 2, 4, 9, 10)] == [0, 0, 1, 1, 1, 2]
     assert options.select(["other", "a b", "b a c"]) == [1]
@@ -270,7 +273,7 @@ def test_lead_and_random():
     chosen = [options.select(sentences, random.Random(seed)) for seed in range(2000)]
     assert all(len(set(gaps)) == 4 and gaps == sorted(gaps) for gaps in chosen)
     often = [sum(i in gaps for gaps in chosen) for i in range(20)]
-    assert all(330 < n < 470 for n in often)  # 400, give or take four standard deviations
+    assert all(330 < n < 470 for n in often)  # 400 plus or minus four standard deviations
 
 
 def test_dynamic_ratio_is_uniform():
@@ -282,7 +285,7 @@ def test_dynamic_ratio_is_uniform():
     assert sum(counts) / 2000 == pytest.approx(300, abs=8)  # four standard deviations
 
 
-def test_random_choices_depend_on_the_document_alone():
+def test_random_selections_depend_only_on_the_document():
     rng = random.Random(2)
     texts = [document(rng, 30) for _ in range(20)]
     options = GapSentences(noise=0.2, ratio_range=(0.15, 0.45))
@@ -308,7 +311,7 @@ def test_noise_moves_close_scores_only():
     )
     for seed in range(100):
         noisy = GapSentences(ratio=0.75, noise=0.2).select(sentences, random.Random(seed))
-        assert 0 not in noisy  # nothing shared: 0, whatever the noise
+        assert 0 not in noisy  # no overlap: score 0 with any noise
     options = GapSentences(ratio=0.25, noise=0.2)
     firsts = {options.select(sentences, random.Random(seed))[0] for seed in range(100)}
     assert firsts == {2, 3}

@@ -1,4 +1,4 @@
-"""A Hugging Face folder makes shards too: the same ids as SentencePiece, its own end and start."""
+"""Shards with a Hugging Face tokenizer: SentencePiece's ids, the model's own start and end ids."""
 
 import gzip
 import json
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from made_up_text import write_lines
 
-from pipeline.huggingface_tokenizer import HuggingFaceTokenizer, open_tokenizer
 from pipeline.shards import Dataset
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import HuggingFaceTokenizer, Tokenizer, open_tokenizer
 from preprocessing import finetune
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
@@ -19,7 +18,7 @@ RECORD = {"id": "a", "document": "The mill is old. Herons fish.", "summary": "Ol
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory) -> Path:
-    """A folder as of BART: byte pairs, texts between <s> (0) and </s> (2)."""
+    """A folder like BART's: byte pairs, texts between <s> (0) and </s> (2)."""
     transformers = pytest.importorskip("transformers", reason="transformers is an extra")
     tokenizers = pytest.importorskip("tokenizers")
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -50,7 +49,7 @@ def test_ids_are_sentencepieces_on_t5(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is an extra")
     model = DATA / "tokenizers" / "t5_spiece.model"
     if not model.is_file():
-        pytest.skip("no shared folder with T5's tokenizer beside the repository")
+        pytest.skip("the shared folder with T5's tokenizer is not available")
     (tmp_path / "spiece.model").write_bytes(model.read_bytes())
     transformers.T5Tokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "t5")
     ours, theirs = Tokenizer(model), HuggingFaceTokenizer(tmp_path / "t5")
@@ -60,7 +59,7 @@ def test_ids_are_sentencepieces_on_t5(tmp_path):
     assert theirs.encode_batch(texts) == ours.encode_batch(texts)
 
 
-def test_shards_end_and_begin_as_the_model_expects(command, bart, tmp_path):
+def test_shards_begin_and_end_as_the_model_expects(command, bart, tmp_path):
     dataset = shards(command, bart, tmp_path)
     tokenizer = HuggingFaceTokenizer(bart)
     assert (tokenizer.eos_id, tokenizer.prefix_ids) == (2, (0,))
@@ -91,7 +90,7 @@ def test_special_tokens_in_a_text_end_nothing(bart):
     assert tokenizer.encode_batch([]) == []
 
 
-def test_which_tokenizer_a_path_is(bart, tokenizer_path, tmp_path):
+def test_the_path_decides_the_tokenizer(bart, tokenizer_path, tmp_path):
     assert isinstance(open_tokenizer(bart), HuggingFaceTokenizer)
     assert isinstance(open_tokenizer(tokenizer_path), Tokenizer)
     assert isinstance(open_tokenizer(tokenizer_path.parent), Tokenizer)
@@ -102,7 +101,7 @@ def test_which_tokenizer_a_path_is(bart, tokenizer_path, tmp_path):
         open_tokenizer(tmp_path)
 
 
-def test_one_without_an_end_is_refused(bart, tmp_path):
+def test_a_tokenizer_without_eos_is_refused(bart, tmp_path):
     tokenizer = json.loads((bart / "tokenizer.json").read_text())
     tokenizer["post_processor"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))

@@ -1,4 +1,4 @@
-"""Pre-training shards: right samples, honest counts, the same bytes however they are made."""
+"""Pre-training shards: correct samples and counts, deterministic bytes."""
 
 import gzip
 import json
@@ -12,14 +12,14 @@ import webdataset
 from jobs import arguments
 from made_up_text import c4_lines, tree, write_lines
 
+from pipeline.common.sentences import split_sentences
 from pipeline.shards import Dataset
 from pipeline.tokenizer import Tokenizer
 from preprocessing import pretrain
 from preprocessing.gap_sentences import select_gap_sentences
-from preprocessing.sentences import split_sentences
 
 
-def test_samples_are_the_documents_cut_in_two(undisturbed, corpus, tokenizer_path):
+def test_samples_are_the_documents_split_in_two(undisturbed, corpus, tokenizer_path):
     tokenizer = Tokenizer(tokenizer_path)
     texts = {}
     for path in corpus.iterdir():
@@ -33,7 +33,7 @@ def test_samples_are_the_documents_cut_in_two(undisturbed, corpus, tokenizer_pat
         gaps = sample.metadata["gap_sentences"]
         assert gaps == select_gap_sentences(sentences)
         rest = [s for i, s in enumerate(sentences) if i not in gaps]
-        # Sentences are encoded one by one; words never cross their borders.
+        # Sentences are encoded one by one; pieces never cross their borders.
         assert sample.source.tolist() == [*tokenizer.encode(" ".join(rest)), 1]
         assert sample.target.tolist() == [
             *tokenizer.encode(" ".join(sentences[i] for i in gaps)),
@@ -76,7 +76,7 @@ def test_webdataset_reads_the_same_samples(undisturbed):
         assert record["mp"]["url"] == sample.metadata["url"]
 
 
-def test_truncation_keeps_eos_and_the_choice(
+def test_truncation_keeps_eos_and_the_selection(
     command, undisturbed, corpus, tokenizer_path, tmp_path
 ):
     options = arguments(corpus, tokenizer_path, tmp_path / "c4")
@@ -96,7 +96,7 @@ def test_truncation_keeps_eos_and_the_choice(
     for side, limit in (("source", 50), ("target", 20)):
         longer = sum(len(getattr(sample, side)) > limit for sample in whole)
         assert counts[f"truncated_{side}s"] == longer > 0
-    assert cut.manifest["lengths"] == whole.manifest["lengths"]  # of the texts, not of the cuts
+    assert cut.manifest["lengths"] == whole.manifest["lengths"]  # before truncation
 
 
 def test_bad_records_are_counted_by_reason(command, tokenizer_path, tmp_path):
@@ -114,7 +114,7 @@ def test_bad_records_are_counted_by_reason(command, tokenizer_path, tmp_path):
         b'{"text": "half a pair: \\ud800"}',
         b'{"text": "One. Two."}',
         b"[" * 100_000,
-        json.dumps({"text": "\u200b\n" * 6}).encode(),  # six 'sentences' without a single id
+        json.dumps({"text": "\u200b\n" * 6}).encode(),  # six 'sentences' without any id
         json.dumps({"text": text + "\0"}).encode(),
     ]
     (tmp_path / "c4-0.jsonl").write_bytes(b"\n".join(lines))
@@ -132,6 +132,8 @@ def test_bad_records_are_counted_by_reason(command, tokenizer_path, tmp_path):
         },
         "truncated_sources": 0,
         "truncated_targets": 0,
+        "characters": counts["characters"],
+        "unknown_characters": counts["unknown_characters"],
     }
 
 
@@ -165,27 +167,42 @@ def test_refusals(command, corpus, tokenizer_path, tmp_path):
     refused("no document could be used", *arguments(tmp_path / "useless", tokenizer_path, output))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+@pytest.mark.parametrize(("error", "expected"), [(ValueError, 2), (RecursionError, 1)])
+def test_an_error_that_stops_a_job_names_file_and_record(
+    exit_of, tokenizer_path, tmp_path, monkeypatch, error, expected
+):
+    def split(text):
+        if "unlucky" in text:
+            raise error("too bad")
+        return text.split(".")
+
+    monkeypatch.setattr("preprocessing.dataset.gap_sentence_samples.split_sentences", split)
+    lines = [*c4_lines(0, 9), json.dumps({"text": "unlucky"})]
+    path = write_lines(tmp_path / "c4-0.jsonl", lines)
+    status, _, said = exit_of(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
+    assert status == expected
+    assert f"{path}, record 10: " in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_corrupt_gzip_is_named_and_never_complete(command, tokenizer_path, tmp_path, damage):
     write_lines(tmp_path / "c4-0.jsonl", c4_lines(0, 9))
     path = write_lines(tmp_path / "c4-1.json.gz", c4_lines(1, 200))
     content = bytearray(path.read_bytes())
     if damage == "cut":
         content = content[: len(content) // 2]
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 0xFF
     else:
-        content = bytearray(gzip.decompress(content))
+        content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     output = tmp_path / "out"
-    with pytest.raises(ValueError, match=r"c4-1\.json\.gz is corrupt or cut short after line"):
+    with pytest.raises(ValueError, match=r"c4-1\.json\.gz is corrupt or truncated after record"):
         command(pretrain.main, *arguments(tmp_path, tokenizer_path, output))
     assert not (output / "manifest.json").exists()
-    assert (output / "out-00000-00000.tar").exists()  # what was right stays done
+    assert (output / "out-00000-00000.tar").exists()  # the good item stays done
     assert not list(output.glob("out-00001*"))
 
 
-def test_a_restart_does_only_what_is_missing(
+def test_a_restart_makes_only_missing_shards(
     command, undisturbed, corpus, tokenizer_path, tmp_path
 ):
     output = Path(shutil.copytree(undisturbed, tmp_path / "c4"))
@@ -202,11 +219,13 @@ def test_a_restart_does_only_what_is_missing(
 def test_other_settings_are_refused(command, undisturbed, corpus, tokenizer_path, tmp_path):
     output = Path(shutil.copytree(undisturbed, tmp_path / "c4"))
     same = arguments(corpus, tokenizer_path, output)
-    with pytest.raises(ValueError, match=r"ratio was 0\.2, is 0\.5; source_length was 4096, is 8"):
+    with pytest.raises(
+        ValueError, match=r"ratio was 0\.2, now 0\.5; source_length was 4096, now 8"
+    ):
         command(pretrain.main, *same, "--ratio", 0.5, "--source_length", 8)
     changed = Path(shutil.copytree(corpus, tmp_path / "changed"))
     write_lines(changed / "c4-1.json.gz", c4_lines(1, 41))
-    with pytest.raises(ValueError, match=r"input 1 was c4-1\.json\.gz, \d+ bytes, \w+, is c4-1"):
+    with pytest.raises(ValueError, match=r"input 1 was c4-1\.json\.gz, \d+ bytes, \w+, now c4-1"):
         command(pretrain.main, *arguments(changed, tokenizer_path, output))
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -232,7 +251,7 @@ def test_a_mask_token_marks_the_gaps(command, corpus, tokenizer_path, undisturbe
             assert one.source[ends[gap] : ends[gap + 1]].tolist() == [mask]
 
 
-def test_source_sentences_end_where_they_say(undisturbed, tokenizer_path):
+def test_source_sentence_ends(undisturbed, tokenizer_path):
     tokenizer = Tokenizer(tokenizer_path)
     for sample in Dataset(undisturbed):
         ends = sample.metadata["source_sentence_ends"]
@@ -242,7 +261,7 @@ def test_source_sentences_end_where_they_say(undisturbed, tokenizer_path):
             assert tokenizer.decode(sample.source[start:end]).endswith(".")
 
 
-def test_what_is_drawn_depends_on_the_document_alone(command, corpus, tokenizer_path, tmp_path):
+def test_random_options_depend_only_on_the_document(command, corpus, tokenizer_path, tmp_path):
     lines = [line for seed in range(2) for line in c4_lines(seed, 40)]
     write_lines(tmp_path / "c4-all.jsonl", lines)
     options = ["--ratio_range", 0.15, 0.45, "--noise", 0.2, "--mask_share", 0.9]
@@ -280,7 +299,7 @@ def test_a_phase_of_long_inputs(command, corpus, tokenizer_path, undisturbed, tm
     assert excluded["source too short"] == len(every) - len(expected)
 
 
-def test_lengths_zero_cut_nothing(command, corpus, tokenizer_path, undisturbed, tmp_path):
+def test_length_zero_is_no_limit(command, corpus, tokenizer_path, undisturbed, tmp_path):
     options = arguments(corpus, tokenizer_path, tmp_path / "c4")
     command(pretrain.main, *options, "--source_length", 0, "--target_length", 0)
     for one, other in zip(Dataset(tmp_path / "c4"), Dataset(undisturbed), strict=True):

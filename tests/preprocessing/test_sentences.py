@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from preprocessing.sentences import split_sentences
+from pipeline.common.sentences import split_sentences
 
-CASES = Path(__file__).parents[2] / "pipeline/benchmarking/sentence_cases.txt"
-UNDECIDED = ("Well... I am", "Yesterday, Yahoo!")  # either reading is right somewhere
+CASES = Path(__file__).parents[2] / "tests/fixtures/sentence_cases.txt"
+UNDECIDED = ("Well... I am", "Yesterday, Yahoo!")  # both readings are possible
 
 
 def without_space(text: str) -> str:
@@ -23,7 +23,7 @@ def test_newlines_always_end_a_sentence():
     ]
 
 
-def test_abbreviations_do_not():
+def test_abbreviations_do_not_end_a_sentence():
     assert split_sentences("Dr. Smith, e.g. of Fig. 2, left. He came back!  Why? ") == [
         "Dr. Smith, e.g. of Fig. 2, left.",
         "He came back!",
@@ -40,6 +40,25 @@ def test_abbreviations_do_not():
     ],
 )
 def test_tricky_cases(case):
+    assert split_sentences(case.replace("|", " ")) == case.split("|")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "The bank of J. P. Morgan was large.|It grew.",
+        "Karl P. Donfried wrote it.|See p.|The page is missing.",
+        "Sec. Clinton met Adm. Mullen and Asst. Sec. Reich.|They agreed.",
+        "Atty. Gen. Holder called Amb. Rice and Det. Benson.|Nobody came.",
+        "It took 5 sec.|The SEC.|Company of ADM.|Then more.",
+        "Compare Sec. 5 with sec. 6 of the act.|It changed.",
+        "Ask Ann Lee, Psy.D. Lee or Tom Hall, Pharm.D. Hall for help.|They know.",
+        "She holds a Psy.D.|He holds none.",
+        "It was late. : and cold.|We left.",
+        "as shown in fig . ; the rest follows .|it ends .",
+    ],
+)
+def test_more_abbreviations_and_no_sentence_begins_with_a_colon(case):
     assert split_sentences(case.replace("|", " ")) == case.split("|")
 
 

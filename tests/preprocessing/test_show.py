@@ -1,10 +1,11 @@
-"""What one sees of a dataset."""
+"""Printing and verifying a dataset."""
 
 import hashlib
 import json
 import math
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from made_up_text import write_lines
 
 from pipeline.shards import Dataset, Sample, write_manifest, write_shard
 from preprocessing import finetune, pretrain, show
+from preprocessing.dataset.as_text import sample_text
+from preprocessing.dataset.verify import faults
 from preprocessing.gap_sentences import select_gap_sentences
-from preprocessing.verify import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +82,7 @@ def test_histogram_bars(command, capsys, dataset):
             assert shown[span] == (count, math.ceil(50 * count / most))
 
 
-def test_gap_sentences_stand_at_their_places(command, capsys, tokenizer_path, tmp_path):
+def test_gap_sentences_are_marked_in_their_positions(command, capsys, tokenizer_path, tmp_path):
     sentences = [f"The mill {'old ' * k}ran." for k in range(6)]
     path = write_lines(tmp_path / "a.jsonl", [json.dumps({"text": " ".join(sentences), "url": ""})])
     options = ["--input", path, "--tokenizer", tokenizer_path, "--ratio", 0.4]
@@ -102,12 +104,59 @@ def test_gap_sentences_stand_at_their_places(command, capsys, tokenizer_path, tm
     assert text.count("> (cut off)") == len(gaps) - 1
 
 
-def test_without_source_ends_source_and_target_come_apart(tokenizer_path, tmp_path):
+def test_without_source_ends_source_and_target_are_separate(tokenizer_path, tmp_path):
     ends = {"url": "", "gap_sentences": [0], "target_sentence_ends": [2]}
     folder = made(tmp_path / "old", tokenizer_path, [Sample(ids(5, 6, 1), ids(7, 8, 1), ends)])
-    text = "\n".join(show.sample_text(Dataset(folder), 0))
+    text = "\n".join(sample_text(Dataset(folder), 0))
     assert "\nsource (3 ids):\n" in text
     assert "\ntarget (3 ids):\n" in text
+
+
+def test_a_sample_is_found_by_id_or_url_or_drawn(command, capsys, dataset):
+    urls = [dataset[i].metadata["url"] for i in range(len(dataset))]
+    wanted = len(dataset) - 1
+    capsys.readouterr()
+    command(show.main, dataset.path, "--find", urls[wanted])
+    text = capsys.readouterr().out
+    assert text.startswith(f"sample {urls.index(urls[wanted])}\n") and urls[wanted] in text
+    with pytest.raises(ValueError, match=f"none of the {len(dataset)} samples has this id or url"):
+        command(show.main, dataset.path, "--find", "https://nowhere")
+    shown = set()
+    for _ in range(20):
+        command(show.main, dataset.path, "--random")
+        shown.add(capsys.readouterr().out.split("\n")[0])
+    assert len(shown) > 1
+
+
+def test_the_stored_text_is_shown_and_no_character_obeyed(
+    command, capsys, tokenizer_path, tmp_path
+):
+    document = "An old mill.\n\tIt 川 stands\x1b[2J by\u202e the river."
+    record = {"id": "a\x9b31m", "document": document, "summary": "A mill."}
+    source = write_lines(tmp_path / "x.jsonl", [json.dumps(record)])
+    options = ["--dataset", "jsonl", "--input", source, "--tokenizer", tokenizer_path]
+    command(finetune.main, *options, "--output", tmp_path / "set")
+    capsys.readouterr()
+    command(show.main, tmp_path / "set", "--sample", 0)
+    text = capsys.readouterr().out
+    shown = document.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    assert text.endswith(f"\nsource text, untruncated:\n{shown}\n")
+    assert "⁇" in text.split("target")[0]  # what the tokenizer lacks
+    assert "id: a\\x9b31m\n" in text
+    assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in text)
+
+
+def test_verify_refuses_members_that_are_not_samples(command, dataset):
+    shard = dataset.path / f"{dataset.shards[0].name}.tar"
+    with tarfile.open(shard, "a") as tar:
+        tar.addfile(tarfile.TarInfo("00000-extra.pyd"))
+    manifest = json.loads((dataset.path / "manifest.json").read_text())
+    manifest["shards"][0] |= {
+        "bytes": shard.stat().st_size, "sha256": hashlib.sha256(shard.read_bytes()).hexdigest()
+    }  # fmt: skip
+    write_manifest(dataset.path, manifest)
+    (fault,) = faults(Dataset(dataset.path), range(1))
+    assert "00000-extra.pyd" in fault and "is not in the index" in fault
 
 
 def test_one_shard_of_a_folder(command, capsys, dataset):
@@ -118,11 +167,11 @@ def test_one_shard_of_a_folder(command, capsys, dataset):
         command(show.main, dataset.path / f"{second.name}.tar", "--sample", second.samples)
     stray = dataset.path / "other.tar"
     stray.write_bytes(b"")
-    with pytest.raises(ValueError, match="is no shard of its folder"):
+    with pytest.raises(ValueError, match="is not in its folder's manifest"):
         command(show.main, stray)
 
 
-def test_whoever_reads_may_stop(dataset):
+def test_a_closed_pipe_is_not_an_error(dataset):
     command = [sys.executable, ROOT / "preprocessing" / "show.py", dataset.path]
     shown = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     shown.stdout.close()
@@ -130,7 +179,7 @@ def test_whoever_reads_may_stop(dataset):
     assert shown.returncode == 0
 
 
-def test_verify_accepts_what_the_commands_make(command, capsys, dataset, dataset_folder):
+def test_verify_accepts_the_commands_datasets(command, capsys, dataset, dataset_folder):
     command(show.main, dataset.path, "--verify")
     assert f"{len(dataset)} samples in 3 shards, every checksum" in capsys.readouterr().out
     command(show.main, dataset.path / f"{dataset.shards[1].name}.tar", "--verify")
@@ -181,12 +230,12 @@ def test_verify_names_the_first_fault_of_each_shard(command, capsys, dataset, da
 @pytest.mark.parametrize(
     ("source", "ends", "said"),
     [
-        ((5, 6), [1], "its source has no id 1 at its end"),
-        ((5, 1, 6, 1), [3], "or one before"),
+        ((5, 6), [1], "its source must have EOS (id 1) at its end and only there"),
+        ((5, 1, 6, 1), [3], "its source must have EOS (id 1) at its end and only there"),
         ((5, 164, 1), [2], "its source has id 164, the vocabulary has 164"),
         ((), [], "its source has no ids"),
-        ((5, 6, 1), [1], "its source_sentence_ends do not lead to its last id"),
-        ((5, 6, 7, 1), [2, 1, 3], "its source_sentence_ends do not lead to its last id"),
+        ((5, 6, 1), [1], "its source_sentence_ends do not end at its last id"),
+        ((5, 6, 7, 1), [2, 1, 3], "its source_sentence_ends do not end at its last id"),
     ],
 )
 def test_verify_reads_every_sample(tokenizer_path, tmp_path, source, ends, said):
@@ -215,10 +264,10 @@ def test_verify_finds_keys_used_twice(tokenizer_path, tmp_path):
     good = Sample(ids(5, 1), ids(5, 1), {})
     folder = made(tmp_path / "set", tokenizer_path, [good], [good], keys=("0-0", "0-1"))
     (fault,) = faults(Dataset(folder), range(2))
-    assert "set-1.tar: key 0-1 begins as those of set-0.tar do" in fault
+    assert "set-1.tar: key 0-1 has the prefix of the keys in set-0.tar" in fault
     folder = made(tmp_path / "twice", tokenizer_path, [good, good], keys=("0-0", "0-0"))
     (fault,) = faults(Dataset(folder), range(1))
-    assert "0-0.mp is no new sample" in fault
+    assert "0-0.mp is not a new sample" in fault
 
 
 def ids(*values: int) -> np.ndarray:
@@ -226,7 +275,7 @@ def ids(*values: int) -> np.ndarray:
 
 
 def made(folder: Path, tokenizer_path: Path, *shards: list[Sample], keys=None) -> Path:
-    """A dataset of these samples, whatever they hold."""
+    """A dataset of these samples, valid or not."""
     folder.mkdir()
     content = tokenizer_path.read_bytes()
     (folder / "tokenizer.model").write_bytes(content)

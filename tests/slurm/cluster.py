@@ -1,13 +1,14 @@
 """A real Slurm on loopback: munged, slurmctld and four slurmds with four fake GPUs each.
 
 Everything runs below one shell that is process 1 of a PID namespace and reads its commands from
-a pipe. Whatever ends this process, the pipe closes, the shell exits, and the kernel kills every
-daemon, job and orphan of the namespace with it: nothing is there to survive. Each node also has a
+a pipe. However this process ends, the pipe closes, the shell exits, and the kernel kills every
+daemon, job and orphan of the namespace with it, so nothing survives. Each node also has a
 UTS namespace (its `hostname`) and a mount namespace (an /etc/hosts that knows all nodes and a
-/dev/shm of its own). An ordinary user gets all this inside a user namespace, where that is
-allowed, with the daemons and the jobs running as that user.
+private /dev/shm). An ordinary user gets all this inside a user namespace, where that
+is allowed, with the daemons and the jobs running as that user.
 """
 
+import itertools
 import os
 import pwd
 import random
@@ -16,6 +17,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,9 +41,9 @@ SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 # Credentials live for two minutes by default, and a requeued job waits for its old one to end.
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
+AuthInfo=socket={sockets}/munge.sock,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={sockets}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -54,8 +56,7 @@ AccountingStorageType=accounting_storage/none
 SwitchType=switch/none
 MpiDefault=none
 MailProg=/bin/true
-# Ids, and the ports that jobs derive from them, differ between clusters side by side.
-FirstJobId={port}
+FirstJobId={first_job}
 MinJobAge=3600
 JobRequeue={requeue}
 KillWait=5
@@ -83,17 +84,21 @@ NODE = (
 )
 
 
+# Ports are derived from job ids modulo 1000: those of five consecutive clusters differ.
+_windows = itertools.count(random.randrange(1000, 900_000), 200)
+
+
 class Unavailable(RuntimeError):
-    """Slurm cannot run here; the text says why."""
+    """Slurm cannot run here; the message says why."""
 
 
 def free_ports(count: int) -> range:
-    """Consecutive ports of loopback that nobody listens on.
+    """Consecutive ports of loopback that no process listens on.
 
-    They lie below the kernel's ephemeral ports, so no outgoing connection takes one meanwhile,
-    and above those that jobs derive from their ids.
+    They are below the kernel's ephemeral ports, so no outgoing connection takes one meanwhile,
+    and above those derived from job ids.
     """
-    candidates = list(range(22000, 32000, 10))
+    candidates = list(range(30000, 32700, 10))
     random.shuffle(candidates)
     for first in candidates:
         with ExitStack() as stack:
@@ -103,7 +108,7 @@ def free_ports(count: int) -> range:
             except OSError:
                 continue
             return range(first, first + count)
-    raise Unavailable("no free ports between 22000 and 32000 on 127.0.0.1")
+    raise Unavailable("no free ports between 30000 and 32700 on 127.0.0.1")
 
 
 def parse_fields(line: str) -> dict[str, str]:
@@ -115,12 +120,13 @@ def parse_fields(line: str) -> dict[str, str]:
 class Cluster:
     """Partitions `main` (default, preemptible) and `urgent` (preempts it) over n1..n4.
 
-    Stock behaviour otherwise: exit status 85 is a failure, and children of failed jobs stay.
+    Default behaviour otherwise: children of failed jobs stay.
     `requeue=False` is a site whose jobs are not requeued unless submitted with --requeue.
     """
 
     def __init__(self, folder: Path, *, requeue: bool = True) -> None:
         self.folder = folder.resolve()
+        self.sockets = Path()  # a short path: those of sockets are limited to 108 bytes
         self.requeue = requeue
         self.environment = {
             name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)
@@ -176,12 +182,12 @@ class Cluster:
         lines = self.run("scontrol", "show", "job", "-o", job_id).stdout.splitlines()
         return [parse_fields(line) for line in lines if line.strip()]
 
-    def wait(self, job_id: str, *states: str, timeout: float = 120.0) -> str:
+    def wait(self, job_id: str, *states: str, timeout: float = 300.0) -> str:
         """Wait until the job (every task of an array) is in one of `states`, and return it.
 
-        Default: any final state. An array's is the first of its tasks' that is not COMPLETED.
+        Default: any final state. An array's state is the first of its tasks' other than COMPLETED.
         Raises TimeoutError with the job's fields and the tail of its log after `timeout` seconds,
-        or when it has ended otherwise.
+        or when the job has ended in another state.
         """
         deadline = give_up = time.monotonic() + timeout
         while True:
@@ -202,14 +208,14 @@ class Cluster:
             time.sleep(0.2)
 
     def log(self, job_id: str) -> str:
-        """The text of the job's StdOut file so far (empty before it starts)."""
+        """The content of the job's StdOut file so far (empty before it starts)."""
         path = Path(self.job(job_id)["StdOut"])
         return path.read_text(errors="replace") if path.is_file() else ""
 
     # ---------------------------------------------------------------- nodes
 
     def node_states(self) -> dict[str, str]:
-        """Each node's state in sinfo's words; one that does not respond has a `*` at the end."""
+        """Each node's state as sinfo prints it, with a `*` if the node does not respond."""
         lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
         return dict(line.split() for line in lines.stdout.splitlines())
 
@@ -217,18 +223,32 @@ class Cluster:
         """Start the node's daemon again, and bring the node back to service if it is down."""
         self._launch(node)
         deadline = time.monotonic() + 60
-        while (state := self.node_states()[node]).endswith("*"):
+        while (state := self.node_states()[node]).endswith("*") or self._has_steps(node):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{node} is {state} 60 s after its slurmd started")
             time.sleep(0.2)
         if state == "down":
-            # The daemon has just revoked what its lost job may do, to the second. The job, if it
-            # began anew within that second, would be refused ("Job credential revoked").
+            # The daemon has just ended its lost job, and revoked its credentials to the second: a
+            # restart of the job before now would be ended, or refused ("Job credential revoked").
             time.sleep(1.1)
             self.set_node(node, "resume")
 
+    def _has_steps(self, node: str) -> bool:
+        """Whether a job that the node lost with its daemon still has steps there."""
+        down = self.node_states()[node] == "down"
+        return down and any((self.sockets / node).glob(f"{node}_*"))
+
+    def start_controller(self, flags: str = "") -> None:
+        """Start the controller; with -c it forgets the jobs it knew."""
+        folder = shlex.quote(str(self.folder))
+        self.inside(f"{self._as_user} slurmctld {flags} -f {folder}/slurm.conf")
+
+    def stop_controller(self) -> None:
+        """Kill the controller: nothing answers any more."""
+        self.inside("pkill -KILL -x slurmctld; while pgrep -x slurmctld; do sleep 0.1; done")
+
     def kill_slurmd(self, node: str) -> None:
-        """SIGKILL to the node's daemon. Its job steps go on, as they do on a real node."""
+        """SIGKILL to the node's daemon. Its job steps continue, as they do on a real node."""
         self.inside(f"kill -KILL $(cat {shlex.quote(str(self.folder))}/slurmd-{node}.pid)")
 
     def set_node(self, node: str, state: str, reason: str = "") -> None:
@@ -245,7 +265,7 @@ class Cluster:
         if self._shell.returncode is not None:
             raise RuntimeError(f"{script}: the cluster has ended")
         end = f"end-{random.getrandbits(64):x}"
-        with suppress(BrokenPipeError):  # the shell never began: it says why on its output
+        with suppress(BrokenPipeError):  # the shell has failed to start: its output says why
             self._shell.stdin.write(f"( {script}\n) </dev/null 2>&1; printf '\\n{end} %d\\n' $?\n")
             self._shell.stdin.flush()
         output = ""
@@ -260,7 +280,7 @@ class Cluster:
     # ---------------------------------------------------------------- start and stop
 
     def stop(self) -> None:
-        """End every process of the cluster, and return when none is left."""
+        """End every process of the cluster; returns when none is left."""
         assert self._shell.stdin and self._shell.stdout
         try:
             self._shell.stdin.close()
@@ -269,6 +289,7 @@ class Cluster:
             self._shell.kill()
             self._shell.wait()
         self._shell.stdout.close()
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     def _check_programs(self) -> None:
         try:
@@ -285,6 +306,7 @@ class Cluster:
 
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.sockets = Path(tempfile.mkdtemp(prefix="slurm-"))
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
@@ -297,8 +319,10 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(
             CONFIGURATION.format(
                 port=ports[0],
+                first_job=next(_windows),
                 user=os.getuid(),
                 folder=self.folder,
+                sockets=self.sockets,
                 requeue=int(self.requeue),
                 nodes="\n".join(nodes),
             )
@@ -324,25 +348,18 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # Ctrl-C must not reach it
         )
 
     def _start(self) -> None:
         folder = shlex.quote(str(self.folder))
         for command in ("true", f"mount --bind {folder}/hosts /etc/hosts", "hostname controller"):
             self.inside(command)
-        munged = ["--force"] + [
-            f"--{name}={folder}/{file}"
-            for name, file in {
-                "key-file": "munge.key",
-                "socket": "munge.sock",
-                "pid-file": "munged.pid",
-                "log-file": "munged.log",
-                "seed-file": "munged.seed",
-            }.items()
-        ]
-        self.inside(f"{self._as_user} munged {' '.join(munged)}")
-        self.inside(f"{self._as_user} slurmctld -c -f {folder}/slurm.conf")
+        munged = f"{self._as_user} munged --force --key-file={folder}/munge.key"
+        for kind in ("pid", "log", "seed"):
+            munged += f" --{kind}-file={folder}/munged.{kind}"
+        self.inside(f"{munged} --socket={self.sockets}/munge.sock")
+        self.start_controller("-c")
         for node in NODES:
             self._launch(node)
         deadline = time.monotonic() + 60
@@ -354,7 +371,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _launch(self, node: str) -> None:
-        """A slurmd in namespaces of its own."""
+        """A slurmd in its own namespaces."""
         script = f"mount -t tmpfs tmpfs /dev/shm && hostname {node} && exec {self._as_user}"
         slurmd = f"slurmd -N {node} -f {shlex.quote(self.environment['SLURM_CONF'])}"
         self.inside(f"unshare --mount --uts bash -c {shlex.quote(f'{script} {slurmd}')}")

@@ -1,4 +1,4 @@
-"""A site in small: documentation as the corpus, tiny recipes, the settings that name them."""
+"""A small site: documentation as the corpus, tiny recipes, the settings that name them."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ import yaml
 from cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+SLOWLY = 300.0  # seconds that a start may take where other processes use the cores
 SIZES = {"source_length": 64, "target_length": 32}
 MODEL = {
     "d_model": 16, "d_ff": 32, "state_dim": 4, "encoder_layers": 1, "decoder_layers": 1,
@@ -25,7 +26,7 @@ TRAIN = {
 
 
 class Site:
-    """Text, tokenizer and recipes in a folder; what jobs write lies there too."""
+    """Text, tokenizer and recipes in a folder, where jobs write too."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,11 +59,11 @@ class Site:
         return path
 
     def settings(self, runs: str, **more: str) -> dict[str, str]:
-        """The environment that slurm/settings.sh gives way to; `runs` lies in this folder."""
+        """The environment, which overrides slurm/settings.sh; `runs` is relative to this folder."""
         lengths = " ".join(f"--{name} {length}" for name, length in SIZES.items())
         return {
             "CPU": "1",
-            "SBATCH_GPUS_PER_NODE": "0",
+            "GPUS_PER_NODE": "1",
             "LOCOST_ROOT": str(ROOT),
             "PYTHON": sys.executable,
             "TOKENIZER": str(self.folder / "tokenizer.model"),
@@ -79,7 +80,7 @@ class Site:
         }
 
     def make_shards(self) -> None:
-        """The pre-training shards, without Slurm, where they are not there yet."""
+        """Make the pre-training shards, without Slurm."""
         for split in ("train", "validation"):
             program("preprocessing/pretrain.py", "--input", self.folder / "c4" / f"{split}-*",
                     "--split", split, "--tokenizer", self.folder / "tokenizer.model",
@@ -100,22 +101,23 @@ def submit(cluster: Cluster, script: str, settings: dict[str, str], *arguments: 
     """sbatch one of slurm/'s scripts with these settings; the job's id."""
     runs = Path(settings["RUNS"])
     (runs / "logs").mkdir(parents=True, exist_ok=True)
+    gpus = "--gpus-per-node=0"  # the scripts ask for four; later flags may ask again
     return cluster.submit(
-        f"--nodes={nodes}", f"--ntasks-per-node={tasks}", "--cpus-per-task=1", "--time=10",
+        gpus, f"--nodes={nodes}", f"--ntasks-per-node={tasks}", "--cpus-per-task=1", "--time=10",
         f"--output={runs}/logs/%x-%j.log", *flags, str(ROOT / "slurm" / script), *arguments,
         cwd=runs, **settings,
     )  # fmt: skip
 
 
 def heartbeat(run: Path) -> dict[str, float]:
-    """What the run last said of itself; nothing where it has not begun."""
+    """The run's last heartbeat; zeros before the first."""
     path = run / "heartbeat.json"
     return json.loads(path.read_text()) if path.exists() else {"step": 0, "time": 0}
 
 
 def wait_until_training(cluster: Cluster, job: str, run: Path) -> None:
-    """Wait until the job, as it was started last, has made a step."""
-    deadline = time.monotonic() + 120
+    """Wait until the job, in its latest start, has made a step."""
+    deadline = time.monotonic() + SLOWLY
     while True:
         fields = cluster.job(job)
         state, began = fields["JobState"], fields["StartTime"]
@@ -135,5 +137,5 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 
 def weights(run: Path) -> bytes:
-    """The last checkpoint's weights, as they lie on disk."""
+    """The last checkpoint's weights file."""
     return (run / "last" / "model" / "model.safetensors").read_bytes()

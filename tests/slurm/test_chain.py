@@ -1,4 +1,4 @@
-"""chain.sh in a real Slurm, with scripts that stand in for the stages: they sleep and mark."""
+"""chain.sh in a real Slurm, with stand-ins for the job scripts, which only write the markers."""
 
 import json
 import os
@@ -7,48 +7,57 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from pipeline.files import hold_lock
+from pipeline.common.files import hold_lock
+from pipeline.slurm_chain.slurm_commands import SlurmJob, cancel
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = """\
 #!/usr/bin/env bash
 #SBATCH --nodes=1
+#SBATCH --gpus-per-node=4
 #SBATCH --time=10
-#SBATCH --signal=B:USR2@60
 #SBATCH --open-mode=append
 cd "$LOCOST_ROOT"
-if [[ ${!#} == --dry_run ]]; then
-    [[ ! -e no-inputs ]] || { echo "error: C4_TRAIN: no file" >&2; exit 2; }
+kind=$(sed -n 's/^# kind: //p' "$0") what=${1:-}
+case $kind in
+    preprocess) what=${what/#pretrain/c4} name=preprocess-$what
+        markers=(shards/$what-{train,validation,test}/manifest.json) needs=() ;;
+    pretrain) name=pretrain markers=(runs/pretrain/FINISHED)
+        needs=(shards/c4-train/manifest.json) ;;
+    finetune) name=finetune-$what markers=(runs/finetune-$what/FINISHED)
+        needs=(runs/pretrain/FINISHED shards/$what-train/manifest.json) ;;
+    evaluate) name=evaluate-$what markers=(runs/evaluation-$what/results.json)
+        needs=(runs/finetune-$what/FINISHED) ;;
+    report) name=report markers=(runs/report/report.md) needs=() ;;
+esac
+if [[ ${!#} == --* ]]; then
+    echo "$name ${!#}" >> checks
+    [[ ! -e refuse-$name ]] || { echo "error: no inputs" >&2; exit 2; }
     exit
 fi
-name=${SLURM_JOB_NAME#locost-}
-task=${SLURM_ARRAY_TASK_ID:-}
+[[ $kind == report || ! -e ${markers[0]} ]] || exit 0
+for need in "${needs[@]}"; do
+    [[ -e $need ]] || { echo "error: $need is missing"; exit 2; }
+done
 echo "begin $name" >> order
-while [[ -e hold-$name || -e hold-$name-$task ]]; do sleep 0.1; done
-if [[ -e fail-$name || -e fail-$name-$task ]]; then echo "error: told to fail"; exit 3; fi
-marked() { mkdir -p "$1"; echo '{}' > "$1/$2"; }
-case $name in
-    preprocess-c4)
-        for split in train validation; do marked "shards/c4-$split" manifest.json; done ;;
-    preprocess-*)
-        for split in train validation test; do marked "shards/$1-$split" manifest.json; done ;;
-    pretrain)   # the third link finishes
-        mkdir -p runs/pretrain; echo >> runs/pretrain/links
-        [[ $(wc -l < runs/pretrain/links) -lt 3 ]] || touch runs/pretrain/FINISHED ;;
-    finetune-*) marked "runs/finetune-$1" FINISHED ;;
-    evaluate-*) marked "runs/evaluation-$1" results.json ;;
-    report) marked runs/report report.md ;;
-esac
+while [[ -e hold-$name || -e hold-$name-$SLURM_JOB_ID ]]; do sleep 0.1; done
+if [[ -e fail-$name ]] && rm fail-$name; then echo "error: fails as requested"; exit 3; fi
+if [[ $name == pretrain ]]; then    # the second link finishes
+    mkdir -p runs/pretrain; echo >> runs/pretrain/links
+    (($(wc -l < runs/pretrain/links) > 1)) || exit 0
+fi
+for marker in "${markers[@]}"; do mkdir -p "$(dirname "$marker")"; echo '{}' > "$marker"; done
 echo "end $name" >> order
 """
 
 
 class Chain:
-    """A repository of stand-ins and its chain.sh."""
+    """A repository of stand-in scripts, and chain.sh on it."""
 
     def __init__(self, cluster, root: Path, **settings: str) -> None:
         self.cluster, self.root = cluster, root
@@ -57,14 +66,17 @@ class Chain:
             "LOCOST_ROOT": str(root),
             "PYTHON": sys.executable,
             "SETS": "arxiv pubmed",
+            "SHARDS": "shards",
+            "RUNS": "runs",
             "PREPROCESS_JOBS": "2",
-            "PRETRAIN_HOURS": "0.4",  # 24 minutes in jobs of 10, told to stop 1 before: 3 links
             "REQUEUE": "0",
+            "LINKS": "2",
             **settings,
         }
         (root / "slurm").mkdir(parents=True)
+        shutil.copy(ROOT / "slurm" / "settings.sh", root / "slurm")
         for kind in ("preprocess", "pretrain", "finetune", "evaluate", "report"):
-            (root / "slurm" / f"{kind}.sh").write_text(STAND_IN)
+            (root / "slurm" / f"{kind}.sh").write_text(STAND_IN + f"# kind: {kind}\n")
 
     def command(self, *arguments: str, **settings: str) -> dict:
         """Arguments of subprocess for a chain.sh, started from another folder."""
@@ -78,22 +90,17 @@ class Chain:
         return subprocess.run(**self.command(*arguments, **settings))
 
     def submit(self, **settings: str) -> dict[str, list[str]]:
-        """Run it; the ids of the jobs it submitted, by stage."""
+        """Run it; returns the ids of the submitted jobs, by stage."""
         done = self(**settings)
         assert done.returncode == 0, done.stderr
         return submitted(done.stdout)
 
     def status(self) -> tuple[int, dict[str, str], str]:
-        """(exit status, each stage's line, all that was printed)."""
+        """(exit status, each stage's row, the whole output)."""
         done = self("status")
         assert not done.stderr
         lines = done.stdout.partition("\n\n")[0].splitlines()
         return done.returncode, {line.split()[0]: line for line in lines[1:]}, done.stdout
-
-    def noted(self) -> dict[str, list[int]]:
-        """The ids in chain.json, by stage."""
-        content = json.loads((self.root / "runs" / "chain.json").read_text())
-        return {name: [entry["job"] for entry in entries] for name, entries in content.items()}
 
     def write(self, name: str, content: object) -> None:
         path = self.root / name
@@ -111,7 +118,7 @@ class Chain:
         return path.read_text().splitlines() if path.exists() else []
 
     def wait_for(self, line: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while line not in self.order():
             assert time.monotonic() < deadline, self.status()[2]
             time.sleep(0.1)
@@ -121,7 +128,7 @@ def submitted(text: str) -> dict[str, list[str]]:
     ids: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, job = line.partition(": job ")
-        if job and "waited in vain" not in job:
+        if job and not job.endswith("cancelled"):
             ids.setdefault(name, []).append(job.split(",")[0])
     return ids
 
@@ -132,33 +139,37 @@ def chain(cluster, tmp_path):
     yield chain
     for hold in chain.root.glob("hold-*"):
         hold.unlink()
-    if (chain.root / "runs" / "chain.json").exists():
-        jobs = [str(job) for ids in chain.noted().values() for job in ids]
-        cluster.run("scancel", *jobs, check=False)
+    chain("cancel")
 
 
-def test_the_whole_graph_runs_in_order_and_again_only_what_is_missing(chain):
+def test_the_graph_runs_in_order_and_a_repeated_call_submits_only_missing_jobs(chain):
     plan = chain("--dry_run")
     assert plan.returncode == 0 and not plan.stderr
     rows = {line.split()[0]: line for line in plan.stdout.splitlines() if line}
-    assert "array of 2" in rows["preprocess-c4"] and "3 links" in rows["pretrain"]
-    assert plan.stdout.count("to be submitted") == 9
+    assert "2 at once, 2 links" in rows["preprocess-c4"] and "2 links" in rows["pretrain"]
+    assert plan.stdout.count("to submit") == 9
+    assert "processors on nodes n" in rows["pretrain"]
     assert not (chain.root / "runs").exists() and not chain.order()
 
     hold = chain.hold("pretrain")
     jobs = chain.submit()
-    assert {name: len(ids) for name, ids in jobs.items() if len(ids) > 1} == {"pretrain": 3}
-    assert {name: list(map(str, ids)) for name, ids in chain.noted().items()} == jobs
-
+    assert {name: len(ids) for name, ids in jobs.items()} == {
+        "preprocess-c4": 4, "preprocess-arxiv": 2, "preprocess-pubmed": 2, "pretrain": 2,
+        "finetune-arxiv": 2, "finetune-pubmed": 2, "evaluate-arxiv": 2, "evaluate-pubmed": 2,
+        "report": 1,
+    }  # fmt: skip
     chain.wait_for("begin pretrain")
     status, rows, _ = chain.status()
     assert status == 0
-    assert " 1 running " in rows["pretrain"] and "2 pending (Dependency)" in rows["pretrain"]
-    assert rows["pretrain"].split()[1:4] == jobs["pretrain"]
+    assert " 1 running " in rows["pretrain"] and "1 pending (Dependency)" in rows["pretrain"]
+    assert rows["pretrain"].split()[1:3] == jobs["pretrain"]
     assert rows["preprocess-c4"].endswith("complete")
     assert "pending (Dependency)" in rows["report"]
-    assert chain.submit() == {}  # all is under way
-    assert "in the queue as job" in chain("--dry_run").stdout
+    assert chain.submit() == {}  # all jobs are in the queue
+    again = chain("--dry_run")
+    assert "in the queue as job" in again.stdout
+    assert "note: LINKS, PREPROCESS_JOBS, PYTHON, REQUEUE, RUNS, SETS, SHARDS of" in again.stderr
+    assert "do not reach the 11 jobs in the queue" in again.stderr
 
     hold.unlink()
     chain.cluster.wait(jobs["report"][0], "COMPLETED")
@@ -173,7 +184,7 @@ def test_the_whole_graph_runs_in_order_and_again_only_what_is_missing(chain):
         assert max(ends) < lines.index(f"begin {name}"), lines
     status, rows, _ = chain.status()
     assert status == 0 and all(row.endswith("complete") for row in rows.values())
-    assert (chain.root / "runs" / "logs" / f"locost-pretrain-{jobs['pretrain'][2]}.log").is_file()
+    assert (chain.root / "runs" / "logs" / f"locost-pretrain-{jobs['pretrain'][1]}.log").is_file()
 
     (chain.root / "runs" / "evaluation-arxiv" / "results.json").unlink()
     again = chain.submit()
@@ -182,33 +193,48 @@ def test_the_whole_graph_runs_in_order_and_again_only_what_is_missing(chain):
     assert chain.status()[0] == 0
 
 
-def test_a_failing_link_cancels_all_that_would_follow_and_is_shown(chain):
-    fail = chain.root / "fail-pretrain"
-    fail.touch()
+def test_behind_a_failed_stage_each_job_refuses_and_the_report_comes(chain):
+    chain.environment["LINKS"] = "1"
+    (chain.root / "runs" / "pretrain").mkdir(parents=True)
+    (chain.root / "runs" / "pretrain" / "links").write_text("\n")
+    (chain.root / "fail-pretrain").touch()
     jobs = chain.submit()
-    chain.cluster.wait(jobs["report"][0], "CANCELLED")
-    states = {
-        job: chain.cluster.job(job)["JobState"]
-        for name in ("pretrain", "finetune-arxiv", "finetune-pubmed", "evaluate-arxiv")
-        for job in jobs[name]
-    }
-    assert list(states.values()) == ["FAILED", *["CANCELLED"] * 5]
+    chain.cluster.wait(jobs["report"][0], "COMPLETED")
+    names = ("pretrain", "finetune-arxiv", "finetune-pubmed", "evaluate-arxiv")
+    states = [chain.cluster.job(jobs[name][0])["JobState"] for name in names]
+    assert states == ["FAILED"] * 4
+    assert "begin finetune-arxiv" not in chain.order()
     status, rows, text = chain.status()
     assert status == 1
     assert rows["pretrain"].split()[1:3] == [jobs["pretrain"][0], "failed"]
-    assert rows["report"].endswith("cancelled (what it needs failed)")
-    log = chain.root / "runs" / "logs" / f"locost-pretrain-{jobs['pretrain'][0]}.log"
-    assert text.endswith(f"{log} ends:\n    error: told to fail\n")
+    assert rows["report"].endswith("stale: without evaluate-arxiv")
+    logs = chain.root / "runs" / "logs"
+    for name, said in {
+        "pretrain": "fails as requested",
+        "evaluate-pubmed": "runs/finetune-pubmed/FINISHED is missing",
+    }.items():
+        log = logs / f"locost-{name}-{jobs[name][0]}.log"
+        assert f"{log} ends:\n    error: {said}" in text
 
-    fail.unlink()
     again = chain.submit()
     assert set(jobs) - set(again) == {"preprocess-c4", "preprocess-arxiv", "preprocess-pubmed"}
     chain.cluster.wait(again["report"][0], "COMPLETED")
+    status, rows, _ = chain.status()
+    assert status == 0 and rows["report"].endswith("complete")
+
+
+def test_one_of_parallel_jobs_may_fail_where_the_others_complete_the_stage(chain):
+    hold = chain.hold("preprocess-c4")
+    jobs = chain.submit()
+    chain.cluster.run("scancel", jobs["preprocess-c4"][0])
+    hold.unlink()
+    chain.cluster.wait(jobs["report"][0], "COMPLETED")
     assert chain.status()[0] == 0
 
 
-def test_nothing_is_submitted_twice_however_chain_sh_was_stopped(chain, tmp_path):
-    """Jobs that were submitted but not noted, a lost record, two chain.sh at once."""
+def test_no_job_is_submitted_twice_however_chain_sh_was_stopped(chain, tmp_path):
+    """Jobs that were submitted but not recorded, two chain.sh at once."""
+    chain.environment["LINKS"] = "1"
     chain.hold("preprocess-c4")
     sbatch = shutil.which("sbatch", path=chain.environment["PATH"])
     shim = tmp_path / "bin" / "sbatch"
@@ -217,8 +243,8 @@ def test_nothing_is_submitted_twice_however_chain_sh_was_stopped(chain, tmp_path
 #!/usr/bin/env bash
 {sbatch} "$@" > {tmp_path}/printed || exit
 case "$*" in
-    *--parsable*locost-finetune-arxiv*) ;;
-    *--parsable*locost-finetune-pubmed*) kill -KILL $PPID; read < {tmp_path}/go ;;
+    *locost-finetune-arxiv*--parsable*) ;;
+    *locost-finetune-pubmed*--parsable*) kill -KILL $PPID; read < {tmp_path}/go ;;
     *) cat {tmp_path}/printed ;;
 esac
 """)
@@ -228,9 +254,7 @@ esac
     silent = chain(PATH=path)
     assert silent.returncode == 2 and silent.stderr.count("\n") == 1
     assert silent.stderr.startswith("error: finetune-arxiv: sbatch printed no job id, but: nothing")
-    assert "6 jobs were submitted before and are noted in" in silent.stderr
-    before = chain.noted()
-    assert "finetune-arxiv" not in before
+    assert "5 jobs were submitted before it" in silent.stderr
 
     killed = subprocess.Popen(**chain.command(PATH=path))
     assert killed.wait() == -signal.SIGKILL
@@ -240,103 +264,92 @@ esac
     killed.communicate()
     while hold_lock(chain.root / "runs" / ".chain.lock") is None:  # until that sbatch has ended
         time.sleep(0.05)
-    assert len(chain.noted()["finetune-arxiv"]) == 1
-    assert list(chain.submit()) == ["evaluate-arxiv", "evaluate-pubmed", "report"]
-    noted = chain.noted()
-    assert len(noted["finetune-pubmed"]) == 1 and before.items() <= noted.items()
-    dependency = chain.cluster.job(str(noted["evaluate-pubmed"][0]))["Dependency"]
-    assert dependency.startswith(f"afterok:{noted['finetune-pubmed'][0]}(")
-
-    (chain.root / "runs" / "chain.json").unlink()
+    jobs = chain.submit()
+    assert list(jobs) == ["evaluate-arxiv", "evaluate-pubmed", "report"]
     both = [subprocess.Popen(**chain.command()) for _ in range(2)]
     for process in both:
         output, error = process.communicate()
         assert submitted(output) == {}
         assert process.returncode == 0 or error.startswith("error: another chain.sh")
     assert any(process.returncode == 0 for process in both)
-    assert chain.noted() == noted
+    queued = chain.cluster.run("squeue", "--noheader", "--format=%j").stdout.split()
+    assert Counter(queued) == {**dict.fromkeys(queued, 1), "locost-preprocess-c4": 2}
 
 
-def test_a_hopeless_chain_is_refused_before_anything_is_queued(chain):
-    (chain.root / "no-inputs").touch()
+def test_a_chain_that_cannot_run_is_refused_before_any_submission(chain):
+    for name in ("preprocess-c4", "finetune-arxiv", "evaluate-pubmed"):
+        (chain.root / f"refuse-{name}").touch()
     for arguments in (["--dry_run"], []):
         refused = chain(*arguments)
         assert refused.returncode == 2
         assert refused.stderr.splitlines() == [
-            f"error: preprocess-{name}: C4_TRAIN: no file" for name in ("c4", "arxiv", "pubmed")
-        ]
-    (chain.root / "no-inputs").unlink()
+            f"error: {name}: no inputs" for name in
+            ("preprocess-c4", "finetune-arxiv", "evaluate-pubmed")
+        ]  # fmt: skip
+    checks = set((chain.root / "checks").read_text().splitlines())
+    assert {"preprocess-c4 --dry_run", "report --check_arguments"} < checks  # what each can check
+    assert {"pretrain --check_arguments", "finetune-pubmed --check_arguments"} < checks
+    for refusal in chain.root.glob("refuse-*"):
+        refusal.unlink()
     refused = chain(EVALUATE_FLAGS="--partition=none")
     assert refused.returncode == 2
     assert "error: evaluate-arxiv: sbatch: invalid partition specified: none" in refused.stderr
-    refused = chain(PRETRAIN_FLAGS="--time=1")
-    assert refused.returncode == 2 and "leaves no time to work" in refused.stderr
+    assert chain(PRETRAIN_FLAGS="--comment=mine").returncode == 2
     assert chain("status", "--dry_run").returncode == 2
-    assert not (chain.root / "runs" / "chain.json").exists()
-    far = chain("--dry_run", FINETUNE_FLAGS="--nodes=9")  # also said while nodes are down
+    assert not (chain.root / "runs" / "logs").exists()
+    far = chain("--dry_run", FINETUNE_NODES="9")  # also printed while nodes are down
     assert far.returncode == 0 and far.stderr.startswith("note: finetune-arxiv: sbatch: ")
 
 
-def test_a_job_that_the_controller_forgot_is_judged_by_its_markers_and_never_waited_for(chain):
-    forgotten = {"log": str(chain.root / "runs/logs/x-%j.log"), "submitted": "a month ago"}
-    chain.write("runs/chain.json", {
-        "pretrain": [{"job": 4_000_000, **forgotten}],
-        "finetune-arxiv": [{"job": 4_000_001, **forgotten}],
-    })  # fmt: skip
-    for name in ("c4-train", "c4-validation"):
-        chain.write(f"shards/{name}/manifest.json", {})
-    chain.write("runs/finetune-arxiv/FINISHED", {})
-    chain.hold("pretrain")
-    status, rows, _ = chain.status()
-    assert status == 1
-    assert rows["pretrain"].endswith("not known any more (gone from the queue, not complete)")
-    assert rows["finetune-arxiv"].endswith("complete")
-
-    jobs = chain.submit()
-    assert "finetune-arxiv" not in jobs
-    assert "Dependency" in chain.cluster.job(jobs["finetune-pubmed"][0])["Reason"]
-    assert chain.cluster.wait(jobs["evaluate-arxiv"][0]) == "COMPLETED"  # waits for nothing
-    noted = [job for ids in chain.noted().values() for job in ids if job < 4_000_000]
-    fields = [chain.cluster.job(str(job))["Dependency"] for job in noted]
-    assert not any("400000" in field for field in fields)
-
-
-def test_the_living_tasks_of_an_array_stand_in_for_a_lost_one(chain):
-    (chain.root / "fail-preprocess-c4-2").touch()
-    hold = chain.hold("preprocess-c4-1")
-    first = chain.submit()
-    array = first["preprocess-c4"][0]
-    chain.cluster.wait(f"{array}_2", "FAILED")
-    # Slurm ends what waits for an array only after all its tasks.
-    assert chain.cluster.job(first["report"][0])["JobState"] == "PENDING"
-    status, rows, text = chain.status()
-    assert status == 1
-    assert "1 running" in rows["preprocess-c4"] and "1 failed" in rows["preprocess-c4"]
-    assert f"locost-preprocess-c4-{array}_2.log ends:\n    error: told to fail" in text
-
-    again = chain.submit()
-    assert "preprocess-c4" not in again and len(again["pretrain"]) == 3
-    assert chain.cluster.wait(first["report"][0]) == "CANCELLED"
-    assert chain.submit() == {}
-    dependency = chain.cluster.job(again["pretrain"][0])["Dependency"]
-    assert dependency.startswith(f"afterok:{array}_1")
-    hold.unlink()
-    chain.cluster.wait(again["report"][0], "COMPLETED")
-
-
-def test_a_job_that_waits_for_one_submitted_anew_is_submitted_anew(chain):
-    """The accident: a pre-training cancelled by hand where Slurm keeps what waits for it."""
+def test_a_job_that_waits_for_an_ended_one_is_submitted_again(chain):
+    """The user cancelled the pre-training, and shards that the next stage needs are being made."""
+    chain.environment["LINKS"] = "1"
     holds = [chain.hold("preprocess-c4"), chain.hold("preprocess-arxiv")]
     jobs = chain.submit()
-    chain.cluster.run("scontrol", "update", f"jobid={jobs['finetune-arxiv'][0]}",
-                      f"dependency=afterok:{jobs['preprocess-arxiv'][0]}")  # fmt: skip
     chain.cluster.run("scancel", *jobs["pretrain"])
-    chain.cluster.wait(jobs["finetune-pubmed"][0], "CANCELLED")
+    chain.cluster.wait(jobs["finetune-pubmed"][0], "FAILED")  # refused: no pre-training
     again = chain()
-    assert f"finetune-arxiv: job {jobs['finetune-arxiv'][0]} waited in vain" in again.stdout
-    assert chain.cluster.wait(jobs["finetune-arxiv"][0]) == "CANCELLED"
+    old = jobs["finetune-arxiv"][0]
+    assert f"finetune-arxiv: {old} is submitted again, cancelled" in again.stdout
+    assert chain.cluster.wait(old) == "CANCELLED"
     new = submitted(again.stdout)
-    assert {"pretrain", "finetune-arxiv", "report"} <= set(new)
+    assert set(new) == set(jobs) - {"preprocess-c4", "preprocess-arxiv", "preprocess-pubmed"}
     for hold in holds:
         hold.unlink()
     chain.cluster.wait(new["report"][0], "COMPLETED")
+    chain.submit()  # the pre-training's second link
+
+
+def test_the_whole_chain_is_cancelled(chain):
+    chain.hold("preprocess-c4")
+    jobs = chain.submit()
+    other = chain.cluster.submit("--wrap=sleep 60", "--output=/dev/null")
+    cancelled = chain("cancel")
+    assert cancelled.returncode == 0 and "evaluate-arxiv: job " in cancelled.stdout
+    for ids in jobs.values():
+        for job in ids:
+            assert chain.cluster.wait(job) in ("CANCELLED", "COMPLETED")
+    assert chain.cluster.job(other)["JobState"] in ("RUNNING", "PENDING")
+    chain.cluster.run("scancel", other)
+    assert "0 jobs cancelled" in chain("cancel").stdout
+
+
+def test_a_controller_that_is_away_for_a_while_loses_nothing(chain):
+    chain.hold("preprocess-c4")
+    chain.cluster.stop_controller()
+    process = subprocess.Popen(**chain.command())
+    time.sleep(3)
+    assert process.poll() is None  # it waits
+    chain.cluster.start_controller()
+    output, error = process.communicate()
+    assert process.returncode == 0, error
+    jobs = submitted(output)
+    assert len(jobs) == 9
+    queued = chain.cluster.run("squeue", "--noheader", "--format=%i").stdout.split()
+    assert {job for ids in jobs.values() for job in ids} <= set(queued)
+
+
+def test_a_job_that_slurm_has_forgotten_is_cancelled_already(cluster, monkeypatch):
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    cancel(SlurmJob(4_000_000, "PENDING"))

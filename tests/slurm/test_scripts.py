@@ -1,82 +1,77 @@
-"""Each job script by itself: what it checks, where it may be submitted from, how it fails."""
+"""Each job script alone: its checks, where it can be submitted from, how it fails."""
 
 import os
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from small_site import ROOT, submit, wait_until_training
-
-MANY = 1_000_000
+from interruptions import MANY, end_rank_one, finish_soon, wait_for_restart
+from small_site import ROOT, SIZES, SLOWLY, submit, wait_until_training
 
 
 @pytest.fixture(scope="module")
 def long_settings(site) -> dict[str, str]:
-    """Settings under which a pre-training does not end by itself."""
+    """Settings for a pre-training that does not finish."""
     site.write_recipe("pretrain_c4", "long-recipes", max_steps=MANY)
     return {"RECIPES": str(site.folder / "long-recipes")}
 
 
-def end_rank_one(cluster, signal: str) -> None:
-    """Send a signal to the training process that is task 1 of its step."""
-    cluster.inside(
-        f"""
-        for pid in $(pgrep -f '^[^ ]*python.* -u pipeline/train.py'); do
-            if tr '\\0' '\\n' < /proc/$pid/environ | grep -qx SLURM_PROCID=1; then
-                kill -{signal} $pid && found=1
-            fi
-        done
-        test -n "$found"
-        """
-    )
-
-
-def test_a_task_that_dies_fails_the_job_by_name_and_is_not_tried_again(
+def test_a_task_that_dies_before_any_checkpoint_ends_the_job_with_its_name(
     cluster, site, long_settings
 ):
     settings = site.settings("dies", **long_settings)
     run = Path(settings["RUNS"]) / "pretrain"
-    job = submit(cluster, "pretrain.sh", settings)
+    job = submit(cluster, "pretrain.sh", settings, "--train.checkpoint_every", "1000000")
     wait_until_training(cluster, job, run)
     end_rank_one(cluster, "KILL")
     assert cluster.wait(job) == "FAILED"
-    log = cluster.log(job)
-    assert "srun: error: n2: task 1: Killed" in log
+    lines = cluster.log(job).splitlines()
+    failed = next(k for k, line in enumerate(lines) if "failed; the logs of all tasks" in line)
+    # Slurm's own message is repeated after what the surviving task printed.
+    assert any("srun: error: n2: task 1: Killed" in line for line in lines[failed:])
     assert cluster.job(job)["Restarts"] == "0"
     (kept,) = (run / "logs").iterdir()
     assert kept.name == f"{job}-0"
-    assert {file.name for file in kept.iterdir()} == {"rank-0.log", "rank-1.log"}
+    assert {file.name for file in kept.iterdir()} == {"rank-0.log", "rank-1.log", "srun.log"}
 
 
-def test_a_task_that_hangs_fails_the_job_by_name(cluster, site, long_settings):
-    settings = site.settings("hangs", **long_settings)
+def test_a_job_that_fails_after_progress_gets_one_more_try(cluster, site):
+    site.write_recipe("pretrain_c4", "retried-recipes", max_steps=MANY)
+    settings = site.settings("retried", RECIPES=str(site.folder / "retried-recipes"))
     run = Path(settings["RUNS"]) / "pretrain"
-    job = submit(cluster, "pretrain.sh", settings, "--train.hang_timeout", "20")
+    job = submit(cluster, "pretrain.sh", settings, "--train.checkpoint_every", "2")
     wait_until_training(cluster, job, run)
-    end_rank_one(cluster, "STOP")
-    assert cluster.wait(job) == "FAILED"
-    assert "rank 0 on n1 has not moved for 20 s" in cluster.log(job)
-    assert cluster.job(job)["Restarts"] == "0"
+    wait_for_file(run / "checkpoints" / "latest")
+    end_rank_one(cluster, "KILL")
+    wait_for_restart(cluster, job, 0)
+    assert "it had made progress, so it gets one more try; to be requeued" in cluster.log(job)
+    finish_soon(site, run, "retried-recipes")
+    assert cluster.wait(job) == "COMPLETED", cluster.log(job)
+    assert not (run / "idle_starts").exists()
 
 
-def test_a_job_does_not_go_back_into_the_queue_for_ever(cluster, site, long_settings):
-    settings = site.settings("bounded", **long_settings, MAX_REQUEUES="0")
-    run = Path(settings["RUNS"]) / "pretrain"
+def test_a_task_that_hangs_is_named(scenarios):
+    scenarios["hang"].result()
+
+
+def test_starts_without_progress_are_limited(cluster, site):
+    settings = site.settings("bounded", MAX_IDLE_STARTS="1")
     job = submit(cluster, "pretrain.sh", settings)
-    wait_until_training(cluster, job, run)
+    cluster.wait(job, "RUNNING")
+    time.sleep(1)  # it is in its checks
     cluster.run("scancel", "--batch", "--signal=USR2", job)
     assert cluster.wait(job) == "FAILED"
-    assert "MAX_REQUEUES=0" in cluster.log(job)
-    assert (run / "last").exists()
+    assert "1 starts in a row made no progress (MAX_IDLE_STARTS=1)" in cluster.log(job)
 
 
-def test_a_job_told_to_stop_before_its_first_step_goes_back_into_the_queue(cluster, site):
+def test_a_job_signalled_before_its_first_step_is_requeued(cluster, site):
     settings = site.settings("early")
     job = submit(cluster, "pretrain.sh", settings)
     cluster.wait(job, "RUNNING")
-    time.sleep(1)  # into the checks
+    time.sleep(1)  # it is in its checks
     cluster.run("scancel", "--batch", "--signal=USR2", job)
     assert cluster.wait(job) == "COMPLETED", cluster.log(job)
     assert cluster.job(job)["Restarts"] == "1"
@@ -84,30 +79,30 @@ def test_a_job_told_to_stop_before_its_first_step_goes_back_into_the_queue(clust
 
 def test_a_job_with_gpus_that_torch_does_not_see_is_refused(cluster, site):
     settings = site.settings("unseen", CPU="0", NODE_CHECK="0")
-    del settings["SBATCH_GPUS_PER_NODE"]
-    job = submit(cluster, "pretrain.sh", settings, flags=("--gpus-per-node=4",))
+    job = submit(cluster, "pretrain.sh", settings, tasks=4, flags=("--gpus-per-node=4",))
     assert cluster.wait(job) == "FAILED"
     assert "this job has 4 GPUs on n1, but torch sees none" in cluster.log(job)
 
 
-def test_a_hopeless_job_ends_with_one_line(cluster, site):
+def test_a_job_without_its_inputs_fails_with_one_line(cluster, site):
     settings = site.settings("hopeless", SHARDS=str(site.folder / "nowhere"))
     job = submit(cluster, "pretrain.sh", settings)
     assert cluster.wait(job, timeout=60) == "FAILED"
     assert cluster.job(job)["ExitCode"] == "2:0"
-    (line,) = cluster.log(job).splitlines()
+    first, line = cluster.log(job).splitlines()
+    assert "start 0, code at commit " in first
     assert line.startswith("error: ")
     assert "nowhere/c4-train" in line
 
 
-def test_fine_tuning_waits_for_the_marker_of_pretraining(cluster, site):
+def test_fine_tuning_requires_the_marker_of_pretraining(cluster, site):
     job = submit(cluster, "finetune.sh", site.settings("unfinished"), "docs", nodes=1)
     assert cluster.wait(job) == "FAILED"
     assert cluster.job(job)["ExitCode"] == "2:0"
     assert "pretrain is not finished" in cluster.log(job)
 
 
-def test_the_repository_is_where_sbatch_ran_unless_told(cluster, site, tmp_path):
+def test_the_repository_is_the_submission_folder_unless_set(cluster, site, tmp_path):
     settings = site.settings("elsewhere")
     del settings["LOCOST_ROOT"]
     script = str(ROOT / "slurm" / "finetune.sh")
@@ -116,18 +111,138 @@ def test_the_repository_is_where_sbatch_ran_unless_told(cluster, site, tmp_path)
     assert cluster.wait(lost) == "FAILED"
     assert f"error: no repository in {tmp_path}; submit from it" in cluster.log(lost)
     found = cluster.submit(*flags, script, cwd=ROOT, **settings)
-    sourced = subprocess.run(
-        ["bash", "-c", f'source {ROOT}/slurm/settings.sh && sbatch --parsable "$@"', "", *flags,
-         script],
-        cwd=tmp_path, env=cluster.environment | settings, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
-    for job in (found, sourced):
+    named = cluster.submit(*flags, script, cwd=tmp_path, LOCOST_ROOT=str(ROOT),
+                           LOCOST_COMMIT="1234567", **settings)  # fmt: skip
+    for job in (found, named):
         assert cluster.wait(job) == "FAILED"
         assert "pretrain is not finished" in cluster.log(job)
+    assert "note: the code was at 1234567 when this job was submitted" in cluster.log(named)
+
+
+def test_a_link_behind_one_that_failed_without_progress_refuses(cluster, site, tmp_path):
+    stub = tmp_path / "python"  # a stub of the programs: passes the check, then fails
+    stub.write_text("#!/bin/bash\n[[ ${!#} == --dry_run ]] || { echo call >> $CALLS; exit 3; }\n")
+    stub.chmod(0o755)
+    settings = site.settings(
+        "given-up", PYTHON=str(stub), NODE_CHECK="0", REQUEUE="0", CALLS=str(tmp_path / "calls")
+    )
+    said = []
+    for submission in ("1", "1", "2"):  # two links of one chain.sh, one of the next
+        job = submit(cluster, "pretrain.sh", settings | {"LOCOST_SUBMISSION": submission}, nodes=1)
+        assert cluster.wait(job) == "FAILED"
+        said.append("failed without progress; see its log" in cluster.log(job))
+    assert said == [False, True, False]
+    assert (tmp_path / "calls").read_text() == "call\n" * 2
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + SLOWLY
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.1)
+
+
+def processes_of(run: Path) -> list[str]:
+    """Command lines that name the run."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return [line.decode().replace("\0", " ") for line in lines if str(run).encode() in line]
+
+
+# A stub of the programs, since no GPU is here: it tells what each of its processes would see.
+TELLS = """#!/bin/bash
+[[ ${!#} != --dry_run ]] || exit 0
+[[ ! $* =~ node_check ]] || exec PYTHON "$@"
+echo "$CUDA_VISIBLE_DEVICES $SLURM_LOCALID $OMP_NUM_THREADS" > "$SEEN/$SLURM_PROCID"
+"""
+
+
+@pytest.mark.parametrize(
+    "flags, seen",
+    [
+        (("--gpus-per-node=4",), ["0,1,2,3 0 4", "0,1,2,3 1 4", "0,1,2,3 2 4", "0,1,2,3 3 4"]),
+        (("--gres=gpu:2",), ["0,1 0 8", "0,1 1 8"]),
+        (("--gpus-per-node=4", "--gres=gpu:2"), ["0,1 0 8", "0,1 1 8"]),
+        (("--gpus-per-task=1", "--ntasks-per-node=2"), ["0,1 0 4", "0,1 1 4"]),
+        ((), [" 0 4", " 1 4", " 2 4", " 3 4"]),
+    ],
+)
+def test_gpus_however_asked_for_get_a_process_each_that_sees_all(
+    cluster, site, tmp_path, flags, seen
+):
+    stub = tmp_path / "python"
+    stub.write_text(TELLS.replace("PYTHON", sys.executable))
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/bash\nfor gpu in 1 2 3 4; do echo 'H100, 550.54'; done\n")
+    for program in (stub, tool):
+        program.chmod(0o755)
+    (tmp_path / "seen").mkdir()
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    settings = site.settings(
+        "layout", CPU="0", PYTHON=str(stub), PATH=path, REQUEUE="0", OMP_NUM_THREADS=""
+    )
+    settings["RUNS"] = str(tmp_path / "runs")
+    job = submit(cluster, "pretrain.sh", settings | {"SEEN": str(tmp_path / "seen")}, nodes=1,
+                 tasks=4, flags=("--cpus-per-task=4", *flags))  # fmt: skip
+    assert cluster.wait(job) == "COMPLETED", cluster.log(job)
+    found = [path.read_text().rstrip("\n") for path in sorted((tmp_path / "seen").iterdir())]
+    assert found == seen
+
+
+def test_sigterm_to_the_batch_script_saves_and_leaves_nothing_running(cluster, site, long_settings):
+    settings = site.settings("terminated", **long_settings)
+    run = Path(settings["RUNS"]) / "pretrain"
+    job = submit(cluster, "pretrain.sh", settings)
+    wait_until_training(cluster, job, run)
+    cluster.run("scancel", "--batch", "--signal=TERM", job)
+    assert cluster.wait(job) == "FAILED"
+    assert cluster.job(job)["ExitCode"] == "85:0"
+    assert "stopped by SIGTERM, all results are saved" in cluster.log(job)
+    assert (run / "last" / "COMPLETE").is_file()
+    assert not processes_of(run)
+
+
+@pytest.mark.parametrize(
+    "seconds", [3, pytest.param(300, marks=pytest.mark.soak)], ids=["seconds", "minutes"]
+)
+def test_a_controller_that_is_away_when_a_job_stops_is_waited_for(
+    cluster, site, long_settings, seconds
+):
+    settings = site.settings(f"away-{seconds}", **long_settings)
+    run = Path(settings["RUNS"]) / "pretrain"
+    job = submit(cluster, "pretrain.sh", settings, flags=("--time=30",))
+    wait_until_training(cluster, job, run)
+    cluster.stop_controller()
+    cluster.inside("pkill -USR2 -f slurm_script")
+    wait_for_file(run / "last")  # it is saved, and asks the controller in vain
+    time.sleep(seconds)
+    cluster.start_controller()
+    wait_for_restart(cluster, job, 0)
+    assert "all results are saved; to be requeued" in cluster.log(job)
+    cluster.run("scancel", job)
+
+
+def test_a_stopped_preprocessing_is_requeued_and_ends_in_the_same_bytes(cluster, site, tmp_path):
+    lengths = (
+        "pretrain",
+        *(word for name, length in SIZES.items() for word in (f"--{name}", str(length))),
+    )
+    settings = site.settings("requeued-shards", SHARDS=str(tmp_path / "shards"))
+    job = submit(cluster, "preprocess.sh", settings, *lengths, nodes=1, tasks=2,
+                 flags=("--ntasks=2",))  # fmt: skip
+    cluster.wait(job, "RUNNING")
+    while not (tmp_path / "shards").exists():
+        time.sleep(0.1)
+    cluster.run("scancel", "--batch", "--signal=USR2", job)
+    assert cluster.wait(job) == "COMPLETED", cluster.log(job)
+    assert cluster.job(job)["Restarts"] == "1"
+    for split in ("c4-train", "c4-validation"):
+        made, expected = tmp_path / "shards" / split, site.folder / "shards" / split
+        for path in expected.glob("*.tar"):
+            assert (made / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_node_with_a_missing_gpu_is_named(cluster, site, tmp_path):
-    # nvidia-smi is made up: the nodes' GPUs are device files of other kinds.
+    # A fake nvidia-smi: the nodes' GPUs are other device files.
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/bash\n"
@@ -137,8 +252,8 @@ def test_a_node_with_a_missing_gpu_is_named(cluster, site, tmp_path):
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     path = f"{tmp_path}:{os.environ['PATH']}"
     settings = site.settings("gpus", CPU="0", DS_ACCELERATOR="cpu", PATH=path)
-    del settings["SBATCH_GPUS_PER_NODE"]
-    job = submit(cluster, "pretrain.sh", settings, nodes=4, flags=("--gpus-per-node=4",))
+    job = submit(cluster, "pretrain.sh", settings, "--train.batch_size", "16", nodes=4,
+                 flags=("--gpus-per-node=4",))  # fmt: skip
     assert cluster.wait(job, timeout=60) == "FAILED"
     assert "error: node n3: 3 of 4 GPUs answer nvidia-smi" in cluster.log(job)
     assert "sbatch --exclude=n3" in cluster.log(job)
@@ -167,4 +282,20 @@ def test_outside_slurm_a_script_only_checks(site, tmp_path):
     assert missing.returncode == 2
     assert "nowhere-*" in missing.stderr
     assert bash("finetune.sh", "../docs", "--dry_run").returncode == 2
+    waits = bash("finetune.sh", "docs", "--dry_run")
+    assert waits.returncode == 2 and "pretrain is not finished" in waits.stderr
+    for script in ("finetune.sh", "evaluate.sh"):  # what can be checked before the pre-training
+        ready = bash(script, "docs", "--check_arguments")
+        assert ready.returncode == 0 and "ready: " in ready.stdout, ready.stderr
+    wrong = bash("evaluate.sh", "docs", "--check_arguments", EVALUATE_ARGUMENTS="--num_beams 0")
+    assert wrong.returncode == 2 and "num_beams=0 is impossible" in wrong.stderr
+    many = bash("finetune.sh", "docs", "--check_arguments", FINETUNE_NODES="16")
+    assert many.returncode == 2 and "batch_size 8 cannot fill 16 processes" in many.stderr
+    lost = bash("preprocess.sh", "--dry_run", MPIRUN="nowhere/mpirun")
+    assert lost.returncode == 2 and "MPIRUN: no program nowhere/mpirun" in lost.stderr
+    lost = bash("pretrain.sh", "--dry_run", PYTHON="nowhere")
+    assert lost.returncode == 2 and "PYTHON: no program nowhere" in lost.stderr
+    own = tmp_path / "settings.sh"  # modules and conda read variables that may be unset
+    own.write_text(f": $NOT_SET\nsource {ROOT}/slurm/settings.sh\n")
+    assert bash("pretrain.sh", "--dry_run", LOCOST_SETTINGS=str(own)).returncode == 0
     assert list(Path(site.settings("checked")["RUNS"]).iterdir()) == []

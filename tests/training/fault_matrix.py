@@ -13,19 +13,24 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).parent)]
 
 import torch  # noqa: E402 (the root first)
+from fault_injection import Fault, Faults  # noqa: E402
 
-from pipeline import distributed  # noqa: E402
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import links, trainer  # noqa: E402
-from pipeline.training.health import RunFailed  # noqa: E402
+from pipeline.data.batches import StepBatch  # noqa: E402
+from pipeline.distributed import network_check, world  # noqa: E402
+from pipeline.distributed.world import RunFailed  # noqa: E402
+from pipeline.training.callbacks.recorder import Recorder  # noqa: E402
+from pipeline.training.prepare import prepare  # noqa: E402
+from pipeline.training.state import StepResult, TrainingState  # noqa: E402
+from pipeline.training.trainer import train  # noqa: E402
 
 CONFIGURATIONS = ("zero1", "zero2", "zero2_offload", "zero3")
 STEPS, NAN_SAMPLE, NAN_GRADIENT, NAN_WEIGHT, SPIKE = 8, 3, 5, 4, 25  # steps count from 1
@@ -33,7 +38,6 @@ IN_A_ROW = 3
 FULL_DISK = 5
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "file", "budget")
 FAULTY_RANK = 1
-Fault = Callable[[Any], Any]
 
 
 @contextmanager
@@ -42,16 +46,16 @@ def hooked(handle: Any) -> Iterator[None]:
     handle.remove()
 
 
-def nan_sample(engine: Any) -> Any:
+def nan_sample(state: TrainingState) -> Any:
     """The encoder's states of one sample become NaN."""
     return hooked(
-        engine.module.encoder.register_forward_hook(
+        state.engine.module.encoder.register_forward_hook(
             lambda module, inputs, states: torch.cat([states[:1] * math.nan, states[1:]])
         )
     )
 
 
-def nan_gradient(engine: Any) -> Any:
+def nan_gradient(state: TrainingState) -> Any:
     """One element of one parameter's gradient becomes NaN; the loss is as ever."""
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
@@ -59,80 +63,82 @@ def nan_gradient(engine: Any) -> Any:
         gradient.view(-1)[0] = math.nan
         return gradient
 
-    return hooked(next(engine.module.decoder.parameters()).register_hook(spoil))
+    return hooked(next(state.engine.module.decoder.parameters()).register_hook(spoil))
 
 
-def nan_weight(engine: Any) -> Any:
+def nan_weight(state: TrainingState) -> Any:
     """A weight is NaN from here on."""
-    parameter = next(engine.module.decoder.parameters())
+    parameter = next(state.engine.module.decoder.parameters())
     getattr(parameter, "ds_tensor", parameter).data.view(-1)[0] = math.nan
     return nullcontext()
 
 
-def big_loss(engine: Any) -> Any:
+def big_loss(state: TrainingState) -> Any:
     """The loss is fifty times what it should be."""
     return hooked(
-        engine.module.register_forward_hook(
+        state.engine.module.register_forward_hook(
             lambda module, inputs, output: output._replace(loss=50 * output.loss)
         )
     )
 
 
-def full_disk(engine: Any) -> Any:
+def full_disk(state: TrainingState) -> Any:
     """Rank 0's metrics find no room from here on."""
-    for metrics in Recorded.made:
-        metrics.file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 (until the end)
+    for recorder in state.callbacks:
+        if isinstance(recorder, Recorder):
+            recorder.file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 (until the end)
     return nullcontext()
-
-
-class Recorded(trainer.Metrics):
-    """Metrics that a fault can reach."""
-
-    made: ClassVar[list["Recorded"]] = []
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.made[:] = [self]
 
 
 def sent(name: str) -> Fault:
     """A signal to this process."""
 
-    def send(engine: Any) -> Any:
+    def send(state: TrainingState) -> Any:
         os.kill(os.getpid(), signal.Signals[name])
         return nullcontext()
 
     return send
 
 
-def state_digest(engine: Any) -> str:
+def state_digest(state: TrainingState) -> str:
     """Of every weight and optimizer state that this process holds."""
     digest = hashlib.sha256()
-    tensors = [getattr(p, "ds_tensor", p) for p in engine.module.parameters()]
-    for state in engine.optimizer.optimizer.state.values():
-        tensors += [value for value in state.values() if torch.is_tensor(value)]
+    tensors = [getattr(p, "ds_tensor", p) for p in state.engine.module.parameters()]
+    for moments in state.engine.optimizer.optimizer.state.values():
+        tensors += [value for value in moments.values() if torch.is_tensor(value)]
     for tensor in tensors:
         digest.update(tensor.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-class Case:
+class Observed(Faults):
+    """Faults, and which updates changed a weight or the optimizer's state on this rank."""
+
+    def __init__(self, faults: dict[int, Fault]) -> None:
+        super().__init__(faults)
+        self.changed: dict[int, bool] = {}
+
+    def before_update(self, state: TrainingState, batch: StepBatch) -> None:
+        super().before_update(state, batch)
+        self.before = state_digest(state)
+
+    def after_update(self, state: TrainingState, result: StepResult) -> None:
+        super().after_update(state, result)
+        self.changed[state.step] = state_digest(state) != self.before
+
+
+class Cases:
     """Trains into OUTPUT/<name> with `faults` at steps, in this process."""
 
     def __init__(self, output: Path, arguments: list[str]) -> None:
         self.output, self.arguments = output, arguments
-        self.world = distributed.start()
+        self.world = world.start()
         self.told: dict[str, Any] = {}
-        self.step, self.faults, self.changed = 0, {}, {}
-        self.seed_dropout, self.update = trainer.seed_dropout, trainer.update
-        trainer.seed_dropout, trainer.update = self._seed_dropout, self._update
-        trainer.Metrics = Recorded  # type: ignore[misc]
 
     def run(self, name: str, *more: str, zero: str = "zero1", **faults: Fault) -> None:
         """`faults` are named step<N>."""
-        self.step, self.changed = 0, {}
-        self.faults = {int(step.removeprefix("step")): fault for step, fault in faults.items()}
-        told: dict[str, Any] = {"changed": self.changed}
+        observed = Observed({int(step.removeprefix("step")): one for step, one in faults.items()})
+        told: dict[str, Any] = {"changed": observed.changed}
         config, _ = parse(
             [
                 *self.arguments,
@@ -141,7 +147,7 @@ class Case:
             ]
         )
         try:
-            told["status"] = trainer.train(config, trainer.prepare(config, self.world), self.world)
+            told["status"] = train(config, prepare(config, self.world), self.world, [observed])
         except RunFailed as error:
             told["failed"] = str(error)
         self.told[name] = told
@@ -150,24 +156,11 @@ class Case:
         """Write what was told of every case."""
         path = self.output / f"rank{self.world.rank}.json"
         path.write_text(json.dumps(self.told))
-        distributed.stop()
-
-    def _seed_dropout(self, seed: int, step: int, rank: int) -> None:
-        self.step = step + 1
-        self.seed_dropout(seed, step, rank)
-
-    def _update(self, engine: Any, *arguments: Any) -> Any:
-        fault = self.faults.get(self.step)
-        with fault(engine) if fault else nullcontext():
-            before = state_digest(engine)
-            verdict = self.update(engine, *arguments)
-        if self.step:  # the start-up check's updates are none of the run
-            self.changed[self.step] = state_digest(engine) != before
-        return verdict
+        world.stop()
 
 
 def main(output: Path, arguments: list[str]) -> None:
-    case = Case(output, arguments)
+    case = Cases(output, arguments)
     faulty = case.world.rank == FAULTY_RANK
     dropout = ("--model.dropout", "0.1", "--train.max_steps", str(STEPS))
     fp32 = ("--train.precision", "fp32", "--train.max_steps", str(STEPS))
@@ -182,11 +175,11 @@ def main(output: Path, arguments: list[str]) -> None:
 
     case.run("full-disk/failed", *dropout, **{f"step{FULL_DISK}": full_disk})
     case.run("full-disk/finished", *dropout)
-    nodes = links.ring(case.world, ["one", "other"])
+    nodes = network_check.ring(case.world, ["one", "other"])
     case.told["links"] = {
         f"{link.source} {link.target}": link.gigabytes_per_second for link in nodes
     }
-    case.told["one host"] = links.ring(case.world, ["one", "one"])
+    case.told["one host"] = network_check.ring(case.world, ["one", "one"])
 
     for step, way in enumerate(STOPS[:4], start=2):
         fault = {f"step{step}": sent(way)} if faulty else {}

@@ -1,4 +1,4 @@
-"""The launches of fault_matrix.py and faulty_train.py."""
+"""The launches of fault_matrix.py and of fault_injection.py."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainer_runs import SETTINGS, SMALL, Trainer
+from trainer_runs import SETTINGS, SMALL, TRAIN, TrainingRuns
 
-from pipeline.distributed import free_port
+from pipeline.distributed.world import free_port
 
 HERE = Path(__file__).parent
 
@@ -37,22 +37,25 @@ def fault_runs(dataset_folder, tmp_path_factory) -> FaultRuns:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=1500,
     )
     assert finished.returncode == 0, finished.stdout
     ranks = [json.loads((output / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     return FaultRuns(output, ranks, finished.stdout)
 
 
-def start_faulty(
-    trainer: Trainer, output: Path, way: str, *more: str, processes: int = 2
+def launch(
+    trainer: TrainingRuns, output: Path, *more: str, fault: str = "", processes: int = 2
 ) -> subprocess.Popen:
-    """faulty_train.py instead of train.py."""
-    command = trainer.command(output, *more, processes=processes)
-    place = next(k for k, word in enumerate(command) if word.endswith("train.py"))
-    command[place : place + 1] = [str(HERE / "faulty_train.py"), way]
+    """Under the true launcher: train.py, or fault_injection.py where there is a fault."""
+    script = HERE / "fault_injection.py" if fault else TRAIN
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        trainer.command(output, *more, processes=processes, script=script),
+        env={**os.environ, "FAULT": fault},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 

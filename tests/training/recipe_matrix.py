@@ -12,9 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
-from pipeline import distributed  # noqa: E402 (the root first)
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.distributed import world as distributed  # noqa: E402 (the root first)
+from pipeline.training.prepare import prepare  # noqa: E402
+from pipeline.training.trainer import train  # noqa: E402
 
 RECIPES = sorted(path.stem for path in (ROOT / "pipeline" / "recipes").glob("*.yaml"))
 CONFIGURATIONS = sorted(path.stem for path in (ROOT / "ds_configs").glob("*.json"))
@@ -34,7 +35,7 @@ def main(output: Path, arguments: list[str]) -> None:
         # The recipe's own accumulation, at the smallest batch that has it.
         batch = str(world.size * config.train.accumulation)
         config, _ = parse([*words, "--train.batch_size", batch, "--output", config.output])
-        assert trainer.train(config, trainer.prepare(config, world), world) == 0
+        assert train(config, prepare(config, world), world) == 0
     distributed.stop()
 
 

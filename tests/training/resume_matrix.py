@@ -1,9 +1,9 @@
-"""Stops and goes on under every ZeRO configuration and other numbers of processes.
+"""Resumes under every ZeRO configuration and other numbers of processes.
 
     deepspeed resume_matrix.py PHASE OUTPUT train.py's arguments...
 
-Phase `alone` (one process) begins a run, `pair` (two) goes on with it and makes all the others,
-`fewer` (one) goes on with copies of those. OUTPUT/told-PHASE.json holds what was printed of each.
+Phase `alone` (one process) starts a run, `pair` (two) resumes it and makes all the others, `fewer`
+(one) resumes copies of those. OUTPUT/told-PHASE.json holds what each printed.
 """
 
 import io
@@ -15,14 +15,15 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from pipeline import distributed  # noqa: E402 (the root first)
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.distributed import world as distributed  # noqa: E402 (the root first)
+from pipeline.training.prepare import prepare  # noqa: E402
+from pipeline.training.trainer import train  # noqa: E402
 
 STOP, END = 5, 10
 CONFIGURATIONS = ("zero1", "zero2", "zero2_offload", "zero3")
 SAME = [(zero, precision) for zero in CONFIGURATIONS for precision in ("fp32", "bf16")]
-# (run that is gone on with, configuration, accumulation). Stage 3 comes last: DeepSpeed then
+# (run that is resumed, configuration, accumulation). Stage 3 comes last: DeepSpeed then
 # replaces torch's linear function for good.
 PAIR = [
     ("alone", "zero1", 2),
@@ -43,8 +44,8 @@ FEWER = [
 ]
 
 
-def gone_on(source: str, zero: str, accumulation: int, processes: int) -> str:
-    """The folder of a copy of `source` that was gone on with in another way."""
+def resumed_name(source: str, zero: str, accumulation: int, processes: int) -> str:
+    """The folder of a copy of `source` that was resumed in another way."""
     return f"{source}-then-{zero}-{accumulation}-{processes}"
 
 
@@ -66,13 +67,24 @@ class Runs:
             ]
         )
         with redirect_stdout(io.StringIO()) as printed:
-            status = trainer.train(config, trainer.prepare(config, self.world), self.world)
+            status = train(config, prepare(config, self.world), self.world)
         assert status == 0
         self.told[name] = printed.getvalue()
 
-    def go_on(self, cases: list[tuple[str, str, int]]) -> None:
+    def keep_until_stop(self, name: str) -> None:
+        """Copy a run as it stood at step STOP, as if it had been killed right after that save."""
+        if not self.world.is_main:
+            return
+        stopped = self.output / f"{name}-stopped"
+        shutil.copytree(self.output / name, stopped, symlinks=True)
+        for later in sorted((stopped / "checkpoints").glob("step-*")):
+            if int(later.name.removeprefix("step-")) > STOP:
+                shutil.rmtree(later)
+        (stopped / "FINISHED").unlink()
+
+    def resume(self, cases: list[tuple[str, str, int]]) -> None:
         for source, zero, accumulation in cases:
-            name = gone_on(source, zero, accumulation, self.world.size)
+            name = resumed_name(source, zero, accumulation, self.world.size)
             if self.world.is_main:
                 stopped = self.output / f"{source}-stopped"
                 shutil.copytree(stopped, self.output / name, symlinks=True)
@@ -89,13 +101,13 @@ def main(phase: str, output: Path, arguments: list[str]) -> None:
         for zero, precision in SAME:
             name = f"{zero}-{precision}"
             runs.train(name, zero, precision, 2, END)
-            runs.train(f"{name}-stopped", zero, precision, 2, STOP)
-            runs.go_on([(name, zero, 2)])
+            runs.keep_until_stop(name)
+            runs.resume([(name, zero, 2)])
             if name == "zero2_offload-bf16":  # the last before stage 3
-                runs.go_on([case for case in PAIR if "zero3" not in case[0] + case[1]])
-        runs.go_on([case for case in PAIR if "zero3" in case[0] + case[1]])
+                runs.resume([case for case in PAIR if "zero3" not in case[0] + case[1]])
+        runs.resume([case for case in PAIR if "zero3" in case[0] + case[1]])
     else:
-        runs.go_on(FEWER)
+        runs.resume(FEWER)
     if runs.world.is_main:
         (output / f"told-{phase}.json").write_text(json.dumps(runs.told))
     distributed.stop()

@@ -2,7 +2,7 @@
 
     deepspeed stage_matrix.py OUTPUT train.py's arguments...
 
-A launch costs twelve seconds, a training of twenty steps two. Each leaves a run folder
+A launch costs more than all trainings. Each leaves a run folder
 OUTPUT/<configuration>-<accumulation>-<precision>.
 """
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from pipeline import distributed  # noqa: E402 (the root first)
 from pipeline.config import parse  # noqa: E402
-from pipeline.training import trainer  # noqa: E402
+from pipeline.distributed import world as distributed  # noqa: E402 (the root first)
+from pipeline.training.prepare import prepare  # noqa: E402
+from pipeline.training.trainer import train  # noqa: E402
 
 CONFIGURATIONS = ("zero1", "zero2", "zero3", "zero2_offload")
 ACCUMULATIONS = (1, 2, 4)
@@ -44,7 +45,7 @@ def main(output: Path, arguments: list[str]) -> None:
                 *("--output", str(output / case_name(*case))),
             ]
         )
-        assert trainer.train(config, trainer.prepare(config, world), world) == 0
+        assert train(config, prepare(config, world), world) == 0
     distributed.stop()
 
 

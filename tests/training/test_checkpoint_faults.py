@@ -1,7 +1,6 @@
 """Kills, damage and full disks: what was saved stays whole, and the run goes on from it."""
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -9,50 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_runs import metrics
+from fork_server import living
+from trainer_runs import UNBROKEN, assert_same_weights, metrics, weights
 
-from pipeline.distributed import World
-from pipeline.files import hold_lock
+from pipeline.common.files import hold_lock
+from pipeline.distributed.world import World
 from pipeline.shards import file_sha256
 from pipeline.training.checkpoint import Checkpoints
 
 OPTIONS = ("--model.dropout", "0.1", "--train.validation_rouge", "true")
-FAULTY = str(Path(__file__).with_name("train_with_fault.py"))
 ALONE = World(0, 1, 0, torch.device("cpu"))
-
-
-def weights(run: Path) -> list[bytes]:
-    return [(run / name / "model/model.safetensors").read_bytes() for name in ("last", "best")]
-
-
-def processes_of(run: Path) -> list[str]:
-    """Command lines of living processes that name the run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if str(run) in words and f"/{os.getpid()}/" not in str(path):
-            found.append(words.replace("\0", " "))
-    return found
-
-
-def run_with(fault: str, trainer, run: Path) -> tuple[int, str]:
-    """(exit status, everything printed) of the command with a fault in it."""
-    command = [
-        FAULTY if word.endswith("train.py") else word for word in trainer.command(run, *OPTIONS)
-    ]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "FAULT": fault},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    text, _ = process.communicate(timeout=240)
-    return process.returncode, text
 
 
 @pytest.mark.slow
@@ -65,24 +30,26 @@ def test_kills_leave_the_weights_of_the_unbroken_run(unbroken, trainer, tmp_path
         ("save:0:8:kill-all", "step-00000005", "step-00000008.tmp"),
         ("named:0:8:kill-all", "step-00000008", None),
         ("update:1:9:kill", "step-00000008", None),
+        ("validation:0:10:kill-all", "step-00000010", None),
     ):
-        status, text = run_with(fault, trainer, run)
-        assert status != 0, text
+        process = trainer.start(run, *OPTIONS, fault=fault)
+        text, _ = process.communicate(timeout=600)
+        assert process.returncode != 0, text
         names = sorted(path.name for path in left.iterdir() if path.is_dir())
         assert (half in names) if half else not any("tmp" in name for name in names), fault
         whole = [name for name in names if "." not in name]
         assert (whole[-1] if whole else None) == there, fault
         deadline = time.monotonic() + 10
-        while processes_of(run) and time.monotonic() < deadline:
+        while living(process.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert processes_of(run) == []
+        assert living(process.pid) == []
         lock = hold_lock(run / ".lock")
         assert lock is not None
         lock.close()
     status, text = trainer.run(run, *OPTIONS)
-    assert status == 0 and f"{run} goes on after step 8\n" in text, text
+    assert status == 0 and f"{run} resumes after step 10\n" in text, text
     assert metrics(run) == metrics(unbroken)
-    assert weights(run) == weights(unbroken)
+    assert_same_weights(run, unbroken)
     assert not list(left.glob("*.tmp"))
 
 
@@ -97,13 +64,13 @@ def test_damaged_checkpoints_fall_back_to_an_older_one(unbroken, trainer, tmp_pa
     content = bytearray(moments.read_bytes())
     content[-100] ^= 1
     moments.write_bytes(content)
-    status, text = trainer.run(run, *OPTIONS)
+    status, text = trainer.run(run, *UNBROKEN)
     assert status == 0, text
     assert f"{cut_short} is incomplete (model/model.safetensors has 9 bytes of" in text
-    assert f"{garbled} is incomplete (optimizer/{moments.name} has other bytes" in text
-    assert f"goes on after step {int(whole.name[-8:])}\n" in text
+    assert f"{garbled} is incomplete (optimizer/{moments.name} does not match its CRC" in text
+    assert f"resumes after step {int(whole.name[-8:])}\n" in text
     assert metrics(run) == metrics(unbroken)
-    assert weights(run) == weights(unbroken)
+    assert_same_weights(run, unbroken)
 
 
 @pytest.mark.slow
@@ -148,8 +115,8 @@ def test_a_full_disk_leaves_the_old_checkpoints_whole(unbroken, trainer, tmp_pat
     assert "No space left on device" in errors[0]
     assert "Traceback" not in result.stderr
     assert ".tmp" not in result.stdout  # what could not be finished makes no room scarce
-    assert result.stdout.count("goes on after step 4") == 2
-    assert weights(tmp_path / "made")[0] == weights(unbroken)[0]
+    assert result.stdout.count("resumes after step 4") == 2
+    assert weights(tmp_path / "made") == weights(unbroken)
 
 
 @pytest.mark.slow
@@ -166,8 +133,8 @@ def test_other_data_under_the_same_path_is_refused_in_one_line(
     run = tmp_path / "run"
     shutil.copytree(unbroken, run, symlinks=True)
     for folder, named in (
-        (other, f"now {digest}; dataset: checkpoint "),
-        (validation_folder, "holds a different run (dataset: checkpoint "),
+        (other, f"now {digest}; dataset was "),
+        (validation_folder, "holds a different run (dataset was "),
     ):
         status, text = trainer.run(
             run, *OPTIONS, "--data.train", str(folder), "--data.validation", str(folder),
@@ -183,21 +150,31 @@ def checkpoints(run: Path, **identity: object) -> Checkpoints:
     return Checkpoints(run, ALONE, run, identity, {}, 2)
 
 
-def test_a_folder_of_damaged_checkpoints_is_not_begun_anew(tmp_path, capsys):
+def test_a_folder_of_damaged_checkpoints_is_refused(tmp_path, capsys):
     folder = tmp_path / "run/checkpoints/step-00000004"
     folder.mkdir(parents=True)
     for content in (None, "{", "[]", '{"step": 4}', '{"files": {"gone": [1, 2]}, "updates": 4}'):
         if content is not None:
             (folder / "COMPLETE").write_text(content)
-        with pytest.raises(ValueError, match="no whole checkpoint"):
+        with pytest.raises(ValueError, match="no intact checkpoint"):
             checkpoints(tmp_path / "run")
         assert f"{folder} is incomplete (" in capsys.readouterr().err
 
 
 def test_a_run_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"output .*file/run: Not a directory; mend it or give"):
+    with pytest.raises(ValueError, match=r"output .*file/run: Not a directory; fix it or give"):
         checkpoints(tmp_path / "file" / "run")
+
+
+def test_a_refused_run_unlocks_its_folder(tmp_path):
+    """At once, not when the garbage collector finds it: the next one gives the same reason."""
+    (tmp_path / "run/checkpoints/step-00000004").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no intact checkpoint") as first:
+        checkpoints(tmp_path / "run")
+    with pytest.raises(ValueError, match="no intact checkpoint"):
+        checkpoints(tmp_path / "run")
+    assert first.tb is not None  # it holds the first attempt's frames, and its lock file
 
 
 def test_what_differs_is_named(tmp_path):
@@ -208,5 +185,5 @@ def test_what_differs_is_named(tmp_path):
     (folder / "COMPLETE").write_text(json.dumps(marker))
     same = {"seed": 0, "architecture": {"d_ff": 32, "name": None}}
     assert checkpoints(tmp_path / "run", **same).steps_done == 4
-    with pytest.raises(ValueError, match=r"\(architecture.d_ff: checkpoint 32, now 48\)"):
+    with pytest.raises(ValueError, match=r"\(architecture.d_ff was 32, now 48\)"):
         checkpoints(tmp_path / "run", **{**same, "architecture": {"d_ff": 48, "name": None}})

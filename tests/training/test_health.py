@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,28 +17,49 @@ from fault_matrix import (
     SPIKE,
     STEPS,
 )
-from fault_runs import end, processes_of, start_faulty
-from trainer_runs import SMALL, metrics
+from fault_runs import end, launch, processes_of
+from plain_loop import plain_updates
+from trainer_runs import metrics, weights
 
-from pipeline.config import TrainConfig, seconds
-from pipeline.data.batches import collate
+from pipeline.config import RunConfig, TrainConfig, seconds
 from pipeline.data.order import GlobalOrder
-from pipeline.distributed import World
-from pipeline.launch import host_name
-from pipeline.model import Locost, LocostConfig
+from pipeline.distributed import network_check
+from pipeline.distributed.launcher_environment import host_name
+from pipeline.distributed.network_check import Link, slow_links
+from pipeline.distributed.world import HANGS, RunFailed, World
 from pipeline.shards import Dataset
-from pipeline.training import links
-from pipeline.training.health import FEWEST, WINDOW, Health, RunFailed, is_spike
-from pipeline.training.links import Link, slow_links
-from pipeline.training.startup import check_same_weights, longest
+from pipeline.training.callbacks.health import FEWEST, WINDOW, Health, is_spike
+from pipeline.training.preflight import check_same_weights, longest
+from pipeline.training.state import StepResult, TrainingState, Verdict
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
 
 @pytest.fixture
-def health(tmp_path):
-    settings = TrainConfig(max_skipped_updates=3, skip_spikes=True)
-    return Health(settings, tmp_path, ALONE, lambda step: [{"index": step}])
+def health(tmp_path, run_config):
+    return make_health(
+        tmp_path, replace(run_config, train=TrainConfig(max_skipped_updates=3, skip_spikes=True))
+    )
+
+
+def make_health(run: Path, config: RunConfig) -> Health:
+    health = Health(lambda step: [{"index": step}])
+    health.on_fit_start(TrainingState(config, ALONE, run))
+    return health
+
+
+def judge(health: Health, loss: float) -> Verdict:
+    return Verdict(loss, loss, health.wants_update(loss), stopping=False)
+
+
+def record(
+    health: Health, step: int, verdict: Verdict, applied: bool, norm: float | None
+) -> dict[str, float]:
+    """The metrics of update `step`, from 1."""
+    state = TrainingState(None, ALONE, Path(), step=step)
+    result = StepResult(None, verdict, applied, norm)
+    health.after_update(state, result)
+    return result.metrics
 
 
 def test_a_spike_is_so_many_deviations_above_the_mean():
@@ -50,34 +72,33 @@ def test_a_spike_is_so_many_deviations_above_the_mean():
     assert not is_spike(math.nan, losses, 6)
 
 
-def test_updates_are_wanted_unless_not_finite_or_a_spike(health):
+def test_updates_are_wanted_unless_not_finite_or_a_spike(health, tmp_path, run_config):
     for k in range(WINDOW):
-        verdict = health.judge(2.0 + (-1) ** k, stop=False)
-        assert verdict.wanted and not verdict.stopping
-        health.record(k, verdict, applied=True, norm=1.0)
-    assert not health.judge(math.nan, stop=False).wanted
-    assert not health.judge(math.inf, stop=False).wanted
-    assert health.judge(2.0, stop=True).stopping
-    spike = health.judge(9.0, stop=False)
-    assert spike.spike and not spike.wanted
+        verdict = judge(health, 2.0 + (-1) ** k)
+        assert verdict.wanted
+        record(health, k + 1, verdict, applied=True, norm=1.0)
+    assert not health.wants_update(math.nan)
+    assert not health.wants_update(math.inf)
+    assert not health.wants_update(9.0) and health.spike
+    resumed = make_health(tmp_path, replace(run_config, train=health.settings))
+    resumed.load_state(health.state_dict())
+    assert not resumed.wants_update(9.0) and resumed.wants_update(2.0)
+    assert len(resumed.losses) == WINDOW
     health.settings = replace(health.settings, skip_spikes=False)
-    assert health.judge(9.0, stop=False).wanted
-    again = Health(health.settings, health.folder, ALONE, health.samples, health.state())
-    assert again.judge(9.0, stop=False) == health.judge(9.0, stop=False)
-    assert len(again.losses) == WINDOW
+    assert health.wants_update(9.0) and health.spike
 
 
 def test_skipped_updates_in_a_row_end_the_run(health, tmp_path):
-    bad = health.judge(math.nan, stop=False)
-    good = health.judge(2.0, stop=False)
-    health.record(0, bad, applied=False, norm=math.inf)
-    health.record(1, bad, applied=False, norm=math.inf)
-    values = health.record(2, good, applied=True, norm=1.0)
+    bad = judge(health, math.nan)
+    good = judge(health, 2.0)
+    record(health, 1, bad, applied=False, norm=math.inf)
+    record(health, 2, bad, applied=False, norm=math.inf)
+    values = record(health, 3, good, applied=True, norm=1.0)
     assert values == {"skipped_updates": 2, "loss_spike": 0.0}
-    health.record(3, bad, applied=False, norm=math.inf)
-    health.record(4, good, applied=False, norm=math.inf)
+    record(health, 4, bad, applied=False, norm=math.inf)
+    record(health, 5, good, applied=False, norm=math.inf)
     with pytest.raises(RunFailed, match=r"step 6: 3 updates skipped in a row.*skipped-00000006"):
-        health.record(5, bad, applied=False, norm=math.inf)
+        record(health, 6, bad, applied=False, norm=math.inf)
     told = json.loads((tmp_path / "health" / "skipped-00000006.json").read_text())
     assert told["samples"] == [{"index": 5}] and told["loss"] == "nan"
     reason = json.loads((tmp_path / "health" / "skipped-00000005.json").read_text())["reason"]
@@ -91,7 +112,7 @@ def test_skipped_updates_in_a_row_end_the_run(health, tmp_path):
 )  # fmt: skip
 def test_an_update_that_ought_not_to_be_ends_the_run(health, loss, applied, norm):
     with pytest.raises(RunFailed, match="DeepSpeed"):
-        health.record(0, health.judge(loss, stop=False), applied, norm)
+        record(health, 1, judge(health, loss), applied, norm)
 
 
 def test_durations():
@@ -119,18 +140,18 @@ def test_links_far_below_the_median_are_named():
 
 
 def test_slow_links_end_the_run_unless_it_was_one_moment(monkeypatch, capsys):
-    monkeypatch.setattr(links, "all_reduce_speed", lambda world: 5.0)
+    monkeypatch.setattr(network_check, "all_reduce_speed", lambda world: 5.0)
     tries = [[Link("n1", "n2", 9.0), Link("n2", "n3", 0.1), Link("n3", "n1", 8.0)]]
-    monkeypatch.setattr(links, "ring", lambda world, hosts: tries.pop(0))
+    monkeypatch.setattr(network_check, "ring", lambda world, hosts: tries.pop(0))
     tries.append([Link("n1", "n2", 9.0), Link("n2", "n3", 7.0), Link("n3", "n1", 8.0)])
-    links.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
+    network_check.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
     assert capsys.readouterr().out == (
         "3 processes on n1 (1), n2 (1), n3 (1): all-reduce of 16 MiB 5 GB/s; n1 -> n2 9 GB/s, "
         "n2 -> n3 7 GB/s, n3 -> n1 8 GB/s\n"
     )
     tries += [[Link("n1", "n2", 9.0), Link("n2", "n3", 0.1), Link("n3", "n1", 8.0)]] * 2
     with pytest.raises(RunFailed, match=r"slow links: n2 -> n3 0\.1 GB/s, where the median is 8"):
-        links.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
+        network_check.check_links(ThreeHosts(0, 3, 0, torch.device("cpu")))
 
 
 class ThreeHosts(World):
@@ -150,33 +171,6 @@ def test_weights_that_differ_are_named(tmp_path):
         check_same_weights(model, Other(0, 2, 0, torch.device("cpu")))
 
 
-def plain_losses(dataset_folder, skipped: set[int]) -> list[float]:
-    """Torch alone in fp32, as trainer_runs has it, without the updates of the steps `skipped`."""
-    dataset = Dataset(dataset_folder)
-    torch.manual_seed(0)
-    model = Locost(
-        LocostConfig(
-            vocab_size=dataset.manifest["tokenizer"]["vocab_size"],
-            **{SMALL[k].split(".")[1]: int(SMALL[k + 1]) for k in range(0, len(SMALL), 2)},
-        )
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
-    losses = []
-    for step in range(1, STEPS + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = 0.01 * (5 / max(step, 5)) ** 0.5
-        batch = collate([dataset[ref.sample] for ref in order.samples(step - 1)], 0, 0)
-        optimizer.zero_grad()
-        loss = model(batch.input_ids, batch.attention_mask, batch.labels).loss
-        losses.append(loss.item())
-        if step not in skipped:
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-    return losses
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("zero", CONFIGURATIONS)
 class TestEveryStage:
@@ -185,11 +179,7 @@ class TestEveryStage:
             fault_runs.path / f"{kind}-{zero}" for kind in ("checked", "unchecked")
         )
         assert metrics(checked) == metrics(unchecked)
-        ours, theirs = (
-            (run / "last" / "model" / "model.safetensors").read_bytes()
-            for run in (checked, unchecked)
-        )
-        assert ours == theirs
+        assert weights(checked) == weights(unchecked)
 
     def test_nan_on_one_rank_skips_the_update_on_all(self, fault_runs, zero, dataset_folder):
         bad = {NAN_SAMPLE, NAN_GRADIENT}
@@ -201,7 +191,8 @@ class TestEveryStage:
         run = fault_runs.path / f"skipped-{zero}"
         lines = metrics(run)
         assert [line["skipped_updates"] for line in lines] == [0, 0, 1, 1, 2, 2, 2, 2]
-        for line, reference in zip(lines, plain_losses(dataset_folder, bad), strict=True):
+        expected = plain_updates(dataset_folder, STEPS, skipped=bad)
+        for line, (reference, _) in zip(lines, expected, strict=True):
             if line["step"] == NAN_SAMPLE:
                 assert not line["loss"] or math.isnan(line["loss"])
             else:
@@ -257,7 +248,7 @@ def test_metrics_that_find_no_room_end_the_run_in_one_line_on_all(fault_runs):
     for told in fault_runs.ranks:
         assert told["full-disk/failed"]["failed"] == (
             f"{run} cannot be written: rank 0 on {host_name()}: [Errno 28] No space left on "
-            "device; the checkpoints are whole, make room or mend the folder and start the same "
+            "device; the checkpoints are intact: make room or fix the folder, then start the same "
             "command again"
         )
         assert max(map(int, told["full-disk/failed"]["changed"])) == FULL_DISK + 1
@@ -282,9 +273,9 @@ def test_links_between_hosts_are_measured_both_ways(fault_runs):
 
 @pytest.mark.slow
 def test_a_rank_that_raises_ends_the_job_with_its_message(trainer, tmp_path):
-    process = start_faulty(trainer, tmp_path / "run", "raise")
+    process = launch(trainer, tmp_path / "run", fault="update:1:3:raise")
     try:
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=120)
     finally:
         end(process)
     assert process.returncode not in (0, 85)
@@ -295,28 +286,19 @@ def test_a_rank_that_raises_ends_the_job_with_its_message(trainer, tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_job_with_its_stack(trainer, tmp_path):
     run = tmp_path / "run"
-    process = start_faulty(trainer, run, "sleep", "--train.hang_timeout", "20")
-    try:
-        text, _ = process.communicate(timeout=100)
-    finally:
-        end(process)
-    assert process.returncode not in (0, 85)
+    status, text = trainer.run(run, "--train.hang_timeout", "10", fault="update:1:3:sleep")
+    assert status == HANGS
     said = [line for line in text.splitlines() if line.startswith("error: rank")]
-    assert f"rank 1 on {host_name()} has not moved for 20 s" in said[0]
-    assert "the data of step 3" in said[0]
+    assert f"rank 1 on {host_name()} has not moved for 10 s" in said[0]
+    assert "the update of step 3" in said[0]
     stack = (run / "health" / "stack-rank1.txt").read_text()
-    assert "in fail" in stack and "faulty_train.py" in stack and "in fail" in text
-    assert not processes_of(run)
+    assert "in sleep" in stack and "fault_injection.py" in stack and "in sleep" in text
 
 
 @pytest.mark.slow
 def test_too_little_memory_ends_in_one_line_with_remedies(trainer, tmp_path):
-    process = start_faulty(trainer, tmp_path / "run", "memory", processes=1)
-    try:
-        text, _ = process.communicate(timeout=60)
-    finally:
-        end(process)
-    assert process.returncode == 1
+    status, text = trainer.run(tmp_path / "run", processes=1, fault="update:0:3:memory")
+    assert status == 1
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "Traceback" not in text
     assert f"rank 0 on {host_name()}: CUDA out of memory" in errors[0]

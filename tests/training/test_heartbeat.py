@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pipeline.training import heartbeat
+from pipeline.training.callbacks import heartbeat
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """That the road learns: after a few hundred steps a small model reads its source."""
 
 import pytest
-from trainer_runs import Trainer, metrics
+from trainer_runs import TrainingRuns, metrics
 
 READS = 0.6
 """Nats a target token after 200 steps: it is 0.86, from the published initialisation 0.47."""
@@ -19,7 +19,7 @@ OPTIONS = [
 
 
 @pytest.mark.slow
-def test_it_learns_to_read_in_two_hundred_steps(tmp_path, make_sized_dataset):
+def test_it_learns_to_read_in_two_hundred_steps(fork_server, tmp_path, make_sized_dataset):
     """The summary is the document's first sentence, of words drawn at random: it can only be read.
 
     Seeds are fixed, so the run is the same every time on one kind of machine.
@@ -28,7 +28,7 @@ def test_it_learns_to_read_in_two_hundred_steps(tmp_path, make_sized_dataset):
         make_sized_dataset(tmp_path / name, seed, count)
         for name, seed, count in (("train", 3, 1600), ("validation", 4, 100))
     ]
-    status, text = Trainer(*sets).run(tmp_path / "run", *OPTIONS, processes=1)
+    status, text = TrainingRuns(fork_server, *sets).run(tmp_path / "run", *OPTIONS, processes=1)
     assert status == 0, text
     uses = [line["validation_source_use"] for line in metrics(tmp_path / "run")
             if "validation_source_use" in line]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ import yaml
 from recipe_matrix import CASES
 from trainer_runs import SMALL, metrics
 
-from pipeline.config import ROOT, TrainConfig, parse
-from pipeline.distributed import free_port
+from pipeline.common.paths import ROOT
+from pipeline.config import TrainConfig, parse
+from pipeline.distributed.world import free_port
 from pipeline.training.schedule import learning_rate, steps_of
 
 FOLDER = ROOT / "pipeline" / "recipes"
@@ -41,6 +43,34 @@ def test_every_value_says_where_it_is_from(recipe):
     assert values
     for value in values:
         assert re.search(r" # (paper|code|ours)\b", value), f"{recipe.name}: {value}"
+
+
+COMMANDS = {
+    recipe.stem: shlex.split(line[1:])
+    for recipe in RECIPES
+    for line in recipe.read_text().splitlines()
+    if line.startswith("#     ")
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_in_a_recipe_runs(
+    name, trainer, unbroken, dataset_folder, validation_folder, tmp_path, monkeypatch
+):
+    """In a folder that has what it names: a pre-training as train.py leaves it, and shards."""
+    launcher, program, *words = COMMANDS[name]
+    assert (launcher, program) == ("deepspeed", "pipeline/train.py")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "pretrain_c4").symlink_to(unbroken)
+    (tmp_path / "shards").mkdir()
+    for word in words:
+        if word.startswith("shards/"):
+            kind = validation_folder if word.endswith("validation") else dataset_folder
+            (tmp_path / word).symlink_to(kind)
+    monkeypatch.chdir(tmp_path)
+    status, text = trainer.server.run_in_one([*words, *SMALL, "--dry_run"])
+    assert status == 0, text
 
 
 def test_pretraining_has_the_papers_values():

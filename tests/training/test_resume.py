@@ -1,4 +1,4 @@
-"""Runs gone on with: bit for bit in the same way, to rounding in another."""
+"""Resumed runs: bit for bit on the same processes, to rounding on others."""
 
 import json
 import subprocess
@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from resume_matrix import FEWER, PAIR, SAME, gone_on
+from resume_matrix import FEWER, PAIR, SAME, resumed_name
 from safetensors.torch import load_file
-from trainer_runs import SETTINGS, SMALL, metrics
+from trainer_runs import SETTINGS, SMALL, losses, metrics
 
-from pipeline.distributed import free_port
+from pipeline.distributed.world import free_port
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("resume_matrix.py")
 # Groups of different rates and decay, so that one group's in place of another's would show.
-OPTIONS = ["--train.weight_decay", "0.1", "--train.embedding_lr_scale", "2"]
+OPTIONS = [
+    "--train.weight_decay", "0.1", "--train.embedding_lr_scale", "2",
+    "--train.checkpoint_every", "5", "--train.keep_checkpoints", "2",
+]  # fmt: skip
 
 
 def start_words(processes: int) -> list[str]:
@@ -34,7 +37,7 @@ def matrix(dataset_folder, tmp_path_factory) -> Path:
     words = [*SMALL, *SETTINGS, "--data.train", str(dataset_folder), *OPTIONS]
     for phase, processes in (("alone", 1), ("pair", 2), ("fewer", 1)):
         command = [*start_words(processes), str(SCRIPT), phase, str(output), *words]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=1500)
         assert result.returncode == 0, result.stdout + result.stderr
     return output
 
@@ -58,22 +61,17 @@ def state(run: Path) -> dict[str, torch.Tensor]:
 
 def test_what_changed_is_told_in_one_line(matrix):
     told = json.loads((matrix / "told-fewer.json").read_text())
-    name = gone_on("zero1-fp32", "zero3", 2, 1)
-    (line,) = [line for line in told[name].splitlines() if "goes on after" in line]
+    name = resumed_name("zero1-fp32", "zero3", 2, 1)
+    (line,) = [line for line in told[name].splitlines() if "resumes after" in line]
     assert line.endswith(
-        "goes on after step 5; changed since: processes 2 -> 1, zero_stage 1 -> 3, "
-        "train.max_steps 5 -> 10"
+        "resumes after step 5; changed settings: processes was 2, now 1, zero_stage was 1, now 3"
     )
 
 
-def losses(run: Path) -> list[float]:
-    return [line["loss"] for line in metrics(run) if "loss" in line]
-
-
 @pytest.mark.parametrize(("zero", "precision"), SAME)
-def test_the_same_processes_go_on_bit_for_bit(matrix, zero, precision):
+def test_the_same_processes_resume_bit_for_bit(matrix, zero, precision):
     unbroken = matrix / f"{zero}-{precision}"
-    run = matrix / gone_on(unbroken.name, zero, 2, 2)
+    run = matrix / resumed_name(unbroken.name, zero, 2, 2)
     assert metrics(run) == metrics(unbroken)
     ours, theirs = state(run), state(unbroken)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -87,7 +85,7 @@ def test_other_processes_stages_and_micro_batches_to_rounding(
     matrix, source, zero, accumulation, processes
 ):
     unbroken = matrix / ("zero2-fp32" if source == "alone" else source)
-    run = matrix / gone_on(source, zero, accumulation, processes)
+    run = matrix / resumed_name(source, zero, accumulation, processes)
     # Seen: 1.3e-7 and 4e-6 of the largest element in fp32, 2.2e-4 and 1.2e-2 in bf16.
     tolerance, of_state = (2e-3, 1e-1) if source.endswith("bf16") else (1e-6, 1e-4)
     assert len(losses(run)) == 10

@@ -6,10 +6,10 @@ import time
 
 import pytest
 from fault_matrix import STEPS, STOPS
-from fault_runs import end, processes_of
-from trainer_runs import metrics
+from fault_runs import end, launch, processes_of
+from trainer_runs import metrics, weights
 
-from pipeline.training.signals import process_age
+from pipeline.training.callbacks.stop_request import process_age
 
 pytestmark = pytest.mark.slow
 
@@ -32,29 +32,40 @@ def test_the_same_command_goes_on_to_the_unbroken_end(fault_runs):
     run, unbroken = fault_runs.path / "stopped", fault_runs.path / "unchecked-zero1"
     assert [line["step"] for line in metrics(run)] == [*range(1, STEPS + 1)]
     assert metrics(run) == metrics(unbroken)
-    ours, theirs = (
-        (folder / "last" / "model" / "model.safetensors").read_bytes() for folder in (run, unbroken)
-    )
-    assert ours == theirs
+    assert weights(run) == weights(unbroken)
 
 
-def test_one_rank_signalled_under_the_launcher_ends_with_85(trainer, tmp_path):
+@pytest.mark.parametrize("target", ["worker", "command", "group"])
+def test_a_signal_under_the_launcher_saves_and_leaves_nothing_running(trainer, tmp_path, target):
     run = tmp_path / "run"
-    process = trainer.start(run, "--train.max_steps", "100000")
+    process = launch(trainer, run, "--train.max_steps", "100000")
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not (run / "metrics.jsonl").exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         (worker,) = processes_of(run, "--local_rank=1")
-        os.kill(worker, signal.SIGUSR2)
-        text, _ = process.communicate(timeout=60)
+        if target == "worker":
+            os.kill(worker, signal.SIGUSR2)
+        elif target == "command":
+            process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGTERM)
+        text, _ = process.communicate(timeout=300)  # until all that could print have ended
+        while processes_of(run):
+            assert time.monotonic() < deadline + 60, text
+            time.sleep(0.1)
     finally:
         end(process)
-    assert process.returncode == 85, text
-    assert "SIGUSR2 (rank 1)" in text and "Traceback" not in text
+    reason, status = {
+        "worker": ("SIGUSR2 (rank 1)", 85),
+        "command": ("the deepspeed command that started it has ended", -signal.SIGTERM),
+        "group": ("SIGTERM", -signal.SIGTERM),
+    }[target]
+    assert process.returncode == status, text
+    assert reason in text and "Traceback" not in text
+    assert "return code = 85" in text or target == "group"
     assert (run / "last" / "COMPLETE").is_file()
-    assert not processes_of(run)
 
 
 def test_the_process_age_counts_from_its_start():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from trainer_runs import metrics
 
-from pipeline.data.batches import collate
+from pipeline.data.collate import collate
 from pipeline.model import load_model
 from pipeline.shards import Dataset
 

@@ -4,28 +4,25 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from plain_loop import plain_updates
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from trainer_runs import SMALL, metrics
+from trainer_runs import ROOT, metrics, weights
 
-from pipeline.data.batches import collate
-from pipeline.data.order import GlobalOrder
 from pipeline.model import Locost, LocostConfig, load_model
-from pipeline.shards import Dataset, file_sha256
-from pipeline.training import startup
+from pipeline.shards import file_sha256
+from pipeline.training import preflight
 
 pytestmark = pytest.mark.slow
 
 DROPOUT = ("--model.dropout", "0.1", "--train.validation_rouge", "true")
-
-
-def weights(run, name="last"):
-    return (run / name / "model" / "model.safetensors").read_bytes()
 
 
 def wait_for(path, process, seconds=120):
@@ -79,12 +76,15 @@ def test_a_run_ends_where_validation_gets_no_better(trainer, tmp_path):
     )
     status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "2", processes=1)
     assert status == 0, text
-    assert max(line["step"] for line in metrics(tmp_path / "run")) == 6
+    run = tmp_path / "run"
+    assert f"{run} is finished after 6 steps; model: {run}/best\n" in text
+    assert max(line["step"] for line in metrics(run)) == 6
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "step-00000006"
     finished = json.loads((tmp_path / "run" / "FINISHED").read_text())
     assert (finished["steps"], finished["best"]["step"]) == (6, 2)
     status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "2", processes=1)
-    assert status == 0 and "finished after 6 steps" in text
+    assert status == 0
+    assert f"{run} is finished after 6 steps, of --train.max_steps 12; nothing to do" in text
     status, text = trainer.run(tmp_path / "run", *still, "--train.early_stopping", "4", processes=1)
     assert status == 0, text
     assert max(line["step"] for line in metrics(tmp_path / "run")) == 10
@@ -94,27 +94,11 @@ def test_losses_equal_a_plain_loop_in_one_process(trainer, dataset_folder, tmp_p
     """fp32, two processes, two micro-batches, ZeRO-1 against torch alone: 1e-5."""
     status, text = trainer.run(tmp_path / "run", "--train.precision", "fp32")
     assert status == 0, text
-    dataset = Dataset(dataset_folder)
-    torch.manual_seed(0)
-    model = Locost(
-        LocostConfig(
-            vocab_size=dataset.manifest["tokenizer"]["vocab_size"],
-            **{SMALL[k].split(".")[1]: int(SMALL[k + 1]) for k in range(0, len(SMALL), 2)},
-        )
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    order = GlobalOrder([[shard.samples for shard in dataset.shards]], 8, 0)
-    for step, line in enumerate(line for line in metrics(tmp_path / "run") if "loss" in line):
-        for group in optimizer.param_groups:
-            group["lr"] = 0.01 * (5 / max(step + 1, 5)) ** 0.5
-        batch = collate([dataset[ref.sample] for ref in order.samples(step)], 0, 0)
-        loss = model(batch.input_ids, batch.attention_mask, batch.labels).loss
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        assert line["loss"] == pytest.approx(loss.item(), rel=1e-5)
-        assert line["gradient_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    lines = [line for line in metrics(tmp_path / "run") if "loss" in line]
+    for line, (loss, norm) in zip(lines, plain_updates(dataset_folder, len(lines)), strict=True):
+        assert line["loss"] == pytest.approx(loss, rel=1e-5)
+        assert line["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    assert len(lines) == 10
 
 
 def test_a_killed_run_resumed_equals_the_unbroken_one(unbroken, trainer, tmp_path):
@@ -164,19 +148,21 @@ def test_fine_tuning_starts_from_a_checkpoint(unbroken, trainer, tmp_path):
 def test_another_run_in_the_folder_is_refused(unbroken, trainer, tmp_path):
     status, text = trainer.run(unbroken, *DROPOUT, "--train.seed", "7")
     assert status == 2
-    assert "seed: checkpoint 0, now 7" in text and "Traceback" not in text
+    assert "seed was 0, now 7" in text and "Traceback" not in text
 
 
 def test_another_dropout_or_initialisation_is_told_not_refused(unbroken, trainer, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(unbroken, run, symlinks=True)
-    more = ("--train.validation_rouge", "true", "--train.max_steps", "11",
+    more = ("--train.validation_rouge", "true", "--train.picture_every", "5",
+            "--train.max_steps", "11",
             "--model.cross_attention_initialisation", "copy")  # fmt: skip
     status, text = trainer.run(run, "--model.dropout", "0.2", *more, processes=1)
     assert status == 0, text
     assert (
-        f"{run} goes on after step 10; changed since: processes 2 -> 1, model.dropout 0.1 -> 0.2, "
-        "model.cross_attention_initialisation code -> copy, train.max_steps 10 -> 11\n"
+        f"{run} resumes after step 10; changed settings: processes was 2, now 1, model.dropout was "
+        "0.1, now 0.2, model.cross_attention_initialisation was code, now copy, train.max_steps "
+        "was 10, now 11\n"
     ) in text
 
 
@@ -207,14 +193,55 @@ def test_data_that_does_not_fit_ends_in_one_line(
     for arguments, named in (
         (("--data.train", str(cut_short)), tar.name),
         (("--data.validation", str(other)), "prepare both with one tokenizer"),
-        (("--train.batch_size", "7"), "train.batch_size 7 does not divide"),
-        (("--model.init_from", str(tmp_path)), "is no model"),
+        (("--train.batch_size", "1"), "train.batch_size 1 cannot fill 1 processes"),
+        (("--model.init_from", str(tmp_path)), "is not a model"),
     ):
         status, text = trainer.run(tmp_path / "run", *arguments, processes=1)
         assert status == 2, text
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1 and named in errors[0], text
         assert "Traceback" not in text
+
+
+IMPORTED = """
+import sys
+import pipeline.training.trainer
+import deepspeed.runtime.zero.muon.muon_optimizer  # as every engine does
+print(sorted({"matplotlib", "nltk", "torch._inductor.compile_fx"} & sys.modules.keys()))
+"""
+
+
+def test_training_imports_nothing_slow_that_it_may_not_use():
+    """Each would cost every process one to two seconds."""
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert process.stdout.splitlines()[-1] == "[]", process.stderr
+
+
+def test_three_processes_share_a_batch_that_does_not_divide(trainer, tmp_path):
+    """8 samples in 3 x 2 micro-batches: the gradient is that of the whole batch all the same."""
+    fp32 = ("--train.precision", "fp32", "--train.max_steps", "3")
+    for processes in (1, 3):
+        status, text = trainer.run(tmp_path / str(processes), *fp32, processes=processes)
+        assert status == 0, text
+    for ours, reference in zip(metrics(tmp_path / "3"), metrics(tmp_path / "1"), strict=True):
+        for name in {"loss", "gradient_norm", "validation_loss"} & reference.keys():
+            assert ours[name] == pytest.approx(reference[name], rel=1e-5)
+
+
+def test_a_check_is_made_for_the_processes_of_the_job(trainer, tmp_path):
+    run = tmp_path / "run"
+    checks = {"--dry_run": "ready: 26 training samples", "--check_arguments": "arguments are valid"}
+    for check, told in checks.items():
+        status, text = trainer.run(run, check, "--processes", "4", processes=1)
+        assert status == 0 and told in text, text
+        status, text = trainer.run(run, check, "--processes", "5", processes=1)
+        assert status == 2 and text.startswith("error: train.batch_size 8 cannot fill 5"), text
+        assert not run.exists()
+    nowhere = ("--check_arguments", "--data.train", "nowhere", "--model.init_from", "nowhere")
+    status, text = trainer.run(run, *nowhere, processes=1)
+    assert status == 0, text
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
@@ -241,7 +268,7 @@ def test_a_dry_run_checks_the_disk_and_leaves_nothing(trainer, tmp_path, monkeyp
     assert not run.exists()
     small = Locost(LocostConfig(vocab_size=40, d_model=8, state_dim=2, d_ff=16, encoder_layers=1,
                                 decoder_layers=1, num_heads=2, head_dim=4))  # fmt: skip
-    startup.check_room(tmp_path, small, 3)
-    monkeypatch.setattr(startup.shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
+    preflight.check_room(tmp_path, small, 3)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
     with pytest.raises(ValueError, match=r"0\.0 GB are free, 3 checkpoints"):
-        startup.check_room(tmp_path, small, 3)
+        preflight.check_room(tmp_path, small, 3)

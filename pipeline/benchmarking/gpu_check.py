@@ -1,0 +1,82 @@
+"""The GPU check: sections in order of importance, each a generator of rows.
+
+Rows are printed as they come and saved after each section, so that a run cut short keeps its
+results. Needs torch, numpy, safetensors, PyYAML and tqdm only, and no network.
+"""
+
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.benchmarking import gpu_correctness, gpu_timings
+from pipeline.benchmarking.gpu_rows import Row, as_line
+from pipeline.common.files import replace_json
+from pipeline.distributed.device import device_name
+
+Section = Callable[[torch.device, bool], Iterator[Row]]
+SECTIONS: dict[str, Section] = {
+    "check: layer": gpu_correctness.layer,
+    "check: kernel": gpu_correctness.kernel,
+    "check: golden": gpu_correctness.golden,
+    "check: decoding graph": gpu_correctness.decoding_graph,
+    "check: cross-attention": gpu_correctness.cross_attention,
+    "check: base model": gpu_correctness.base_model_step,
+    "time: layer": gpu_timings.layer,
+    "time: training": gpu_timings.training,
+    "time: inference": gpu_timings.inference,
+    "time: profile": gpu_timings.profile,
+    "time: convolution": gpu_timings.long_convolution,
+    "time: book": gpu_timings.book,
+}
+RESULTS = "gpu_check.json"
+
+
+def gpu_check(device: torch.device, output: Path, small: bool, budget_s: float) -> int:
+    """Run the sections; the exit status is 1 where a check failed or a section raised, else 0.
+
+    After `budget_s` seconds the remaining sections are skipped and listed as skipped. `small` runs
+    toy sizes, seconds on any CPU. Results go to gpu_check.json in `output`.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    results: dict[str, Any] = {
+        "device": device_name(device), "torch": torch.__version__, "small": small,
+        "sections": {}, "failures": [], "skipped": [],
+    }  # fmt: skip
+    print(f"{results['device']}, torch {torch.__version__}", flush=True)
+    for name, section in SECTIONS.items():
+        spent = time.monotonic() - began
+        if spent > budget_s:
+            results["skipped"].append(name)
+            print(f"-- {name}: skipped after {spent:.0f} s (--budget_s {budget_s:.0f})", flush=True)
+            continue
+        print(f"-- {name} ({spent:.0f} s)", flush=True)
+        rows = results["sections"][name] = []
+        try:
+            for row in section(device, small):
+                rows.append(row)
+                print(f"  {as_line(row)}", flush=True)
+                if not row.get("passed", True):
+                    results["failures"].append(f"{name}: {as_line(row)}")
+                if time.monotonic() - began > budget_s:
+                    print(f"  stopped here (--budget_s {budget_s:.0f})")
+                    results["skipped"].append(f"the rest of {name}")
+                    break
+        except Exception as error:  # the other sections still run
+            results["failures"].append(f"{name}: {type(error).__name__}: {error}")
+            traceback.print_exc()
+        if device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+        replace_json(output / RESULTS, results)
+    results["seconds"] = time.monotonic() - began
+    replace_json(output / RESULTS, results)
+    for failure in results["failures"]:
+        print(f"FAILED {failure}")
+    print(f"{len(results['failures'])} failures, {results['seconds']:.0f} s: {output / RESULTS}")
+    return 1 if results["failures"] else 0

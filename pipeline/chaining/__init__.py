@@ -1,1 +1,0 @@
-"""The chain of Slurm jobs from raw text to the report; the standard library alone."""

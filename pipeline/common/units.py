@@ -1,0 +1,4 @@
+"""Units of measurement."""
+
+GIB = 2**30
+"""Bytes."""

@@ -1,0 +1,1 @@
+"""From texts or token ids to summaries."""

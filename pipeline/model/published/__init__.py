@@ -1,0 +1,1 @@
+"""The published code's checkpoint format, read and written."""

@@ -1,0 +1,1 @@
+"""Reports as HTML and Markdown, made from the files that runs and evaluations leave."""

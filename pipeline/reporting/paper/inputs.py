@@ -1,0 +1,125 @@
+"""Inputs of the paper's report: runs, evaluations, other metrics, measurements and manifests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.reporting.evaluation_reader import read_results
+from pipeline.reporting.html import escape
+from pipeline.reporting.json_file import read_json_object
+from pipeline.reporting.measurements import Measurements
+from pipeline.reporting.paper.published import LOCOST, paper
+from pipeline.reporting.run_reader import Run
+from pipeline.scoring.predictions import Predictions
+from pipeline.shards import file_sha256
+
+Results = dict[str, Any]
+METRICS = ("bert_score", "blanc", "judge")
+PRETRAINING = "pre-training"
+
+
+@dataclass(frozen=True)
+class SetEvaluation:
+    """One system on one set: results.json, and the results of other metrics."""
+
+    results: Results
+    metrics: list[Results] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PaperInputs:
+    """Everything the report shows; `evaluations` by set, then by system."""
+
+    pretrain: Run | None = None
+    finetune: Mapping[str, Run] = field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, SetEvaluation]] = field(default_factory=dict)
+    extrapolation: Mapping[str, Mapping[int, SetEvaluation]] = field(default_factory=dict)
+    """Of arXiv, by system and source tokens read."""
+    contexts: Mapping[str, Mapping[int, SetEvaluation]] = field(default_factory=dict)
+    """Of BookSum-Book, by system and source tokens trained on."""
+    measurements: Measurements | None = None
+    manifests: Mapping[str, list[Results]] = field(default_factory=dict)
+    """Of the datasets, by set."""
+    missing: Sequence[str] = ()
+    """Stages without results, which the page names."""
+
+    @property
+    def locost(self) -> dict[str, Results]:
+        """LOCOST's results by set."""
+        return {
+            name: systems[LOCOST].results
+            for name, systems in self.evaluations.items()
+            if LOCOST in systems
+        }
+
+    def labelled(self) -> Iterator[tuple[str, SetEvaluation]]:
+        """Every evaluation with its name in the report."""
+        for name in ordered(self.evaluations):
+            for system, one in self.evaluations[name].items():
+                of = "" if system == LOCOST else f", {system_title(system)}"
+                yield f"{title(name)}{of}", one
+        for kind, sweep in (("read at", self.extrapolation), ("trained at", self.contexts)):
+            name = "arXiv" if sweep is self.extrapolation else "BookSum-Book"
+            for system, by_tokens in sweep.items():
+                for tokens, one in sorted(by_tokens.items()):
+                    yield f"{name}, {system_title(system)} {kind} {tokens:,}", one
+
+    @property
+    def panels(self) -> dict[str, dict[str, Run]]:
+        """The training runs by the titles of the loss figure's panels."""
+        pretraining = {PRETRAINING: self.pretrain} if self.pretrain else {}
+        finetuning = {title(name): self.finetune[name] for name in ordered(self.finetune)}
+        panels = {"Pre-training": pretraining, "Fine-tuning": finetuning}
+        return {name: runs for name, runs in panels.items() if runs}
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """The training runs by their names in the tables."""
+        return {name: run for runs in self.panels.values() for name, run in runs.items()}
+
+
+def ordered(names: Mapping[str, Any]) -> list[str]:
+    """The paper's sets in its order, then the others."""
+    known = [name for name in paper().sets if name in names]
+    return known + sorted(set(names) - set(known))
+
+
+def title(name: str) -> str:
+    """A set's name in the paper; other sets keep theirs."""
+    return paper().sets[name].title if name in paper().sets else escape(name)
+
+
+def system_title(name: str) -> str:
+    """A system's name in the paper; others keep theirs."""
+    return paper().systems.get(name) or escape(name)
+
+
+def read_set_evaluation(folder: Path, name: str) -> SetEvaluation:
+    """A complete evaluation of the model on the set `name`.
+
+    Raises ValueError where it is incomplete or of another of the paper's sets, and where a metric
+    scored other predictions.
+    """
+    results = read_results(folder, ("model",))
+    found = results["settings"]["dataset"].get("set", "")
+    if found != name and {found, name} <= paper().sets.keys():
+        raise ValueError(f"{folder} is an evaluation of {found}, not of {name}")
+    return SetEvaluation(results, list(_metrics(folder)))
+
+
+def _metrics(folder: Path) -> Iterator[Results]:
+    """Results of the other metrics on the model's summaries, ordered by name."""
+    paths = [path for kind in METRICS for path in sorted(folder.glob(f"{kind}-model-*.json"))]
+    if not paths:
+        return
+    digest = file_sha256(Predictions(folder, "model").path)
+    for path in paths:
+        found = read_json_object(path)
+        if not {"metric", "column", "scores", "settings"} <= found.keys():
+            raise ValueError(
+                f"{path} is not the result of a metric; delete it and run metrics.py again"
+            )
+        if found["settings"].get("predictions_sha256") != digest:
+            raise ValueError(f"{path} is of other summaries; delete it and run metrics.py again")
+        yield found

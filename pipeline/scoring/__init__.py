@@ -1,0 +1,1 @@
+"""The metrics: ROUGE, BERTScore, BLANC, an LLM as judge, and their bootstrap intervals."""

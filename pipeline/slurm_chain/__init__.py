@@ -1,0 +1,1 @@
+"""Pre-training, fine-tuning and evaluation as a chain of Slurm jobs."""

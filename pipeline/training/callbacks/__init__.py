@@ -1,0 +1,1 @@
+"""Everything but the training loop itself, one concern per file."""

@@ -1,0 +1,160 @@
+"""A run checked and assembled before anything is written: data, model, settings, checkpoints."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.baselines.registry import Model
+from pipeline.common.batch_spans import parse_spans, used_spans
+from pipeline.config import Check, RunConfig
+from pipeline.data.mixture import Mixture
+from pipeline.data.order import GlobalOrder
+from pipeline.distributed.world import World
+from pipeline.model.config import INITIALISATION
+from pipeline.shards import Dataset
+from pipeline.training.checkpoint import Checkpoints, read_markers
+from pipeline.training.deepspeed_config import deepspeed_settings
+from pipeline.training.initial_model import set_attention, starting_model, weights_sha256
+from pipeline.training.preflight import check_readable, check_room
+from pipeline.training.validation_set import ValidationSet
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What a run needs, checked before anything is written."""
+
+    settings: dict[str, Any]
+    train: Mixture
+    validation: ValidationSet | None
+    order: GlobalOrder
+    model: Model
+    checkpoints: Checkpoints
+
+
+def prepare(config: RunConfig, world: World, check: Check | None = None) -> PreparedRun:
+    """Open the data, build the model, and check that all of it fits together; a collective.
+
+    `check`: only to be checked, for its number of processes.
+
+    Raises ValueError on all processes, naming the field, its value and the remedy, and the process
+    where it is not wrong on all of them; so it does when the run folder is another process's, or
+    holds another run.
+    """
+    run, keep = Path(config.output), config.train.keep_checkpoints
+    source, digest = world.on_all(
+        lambda: initial_weights(config.init_from, run), ValueError, OSError
+    )
+    config = replace(config, init_from=source)
+    processes = (check.processes if check else None) or world.size
+    settings, train, validation, order, model = world.on_all(
+        lambda: assemble(config, world, processes), ValueError, OSError
+    )
+    tokenizer = train.tokenizer
+    architecture = vars(model.config).copy()
+    dropout = architecture.pop("dropout")  # may be another from one step to the next
+    # Told, not refused: a checkpoint replaces initial weights. Older ones name the first of them.
+    drawn = INITIALISATION & architecture.keys() - {"ssm_initialisation"}
+    initialisation = {name: architecture.pop(name) for name in sorted(drawn)}
+    checkpoints = Checkpoints(
+        run,
+        world,
+        tokenizer=train.tokenizer_path,
+        identity={
+            "tokenizer": tokenizer["sha256"],
+            "dataset": train.fingerprint,
+            "batch_size": config.train.batch_size,
+            "seed": config.train.seed,
+            "architecture": architecture,
+            "init_from": digest,
+        },
+        settings={
+            "processes": processes,
+            "zero_stage": settings["zero_optimization"]["stage"],
+            "model.dropout": dropout,
+            "model": initialisation,
+            "data": vars(config.data),
+            "train": vars(config.train),
+        },
+        keep=keep,
+        keep_every=config.train.keep_every,
+    )
+    skipped = config.train.skip_batches
+    try:
+        if config.train.resume_from:
+            wanted = {"step": config.train.resume_from, "skip_batches": skipped}
+            checkpoints.rewind(wanted, dry_run=check is not None)
+        if not (check and config.train.resume_from):
+            check_skipped(checkpoints, skipped)
+        set_attention(model, config, world, keep=check is None)
+    except ValueError:
+        checkpoints.close()
+        raise
+    if not checkpoints.steps_done:  # those kept, the best, and the one being written
+        try:
+            world.on_all(lambda: check_room(run, model, keep + 2), ValueError, OSError)
+        except ValueError:
+            checkpoints.close()
+            raise
+    return PreparedRun(settings, train, validation, order, model, checkpoints)
+
+
+def assemble(
+    config: RunConfig, world: World, processes: int
+) -> tuple[dict[str, Any], Mixture, ValidationSet | None, GlobalOrder, Model]:
+    """Each process's own part of `prepare`: DeepSpeed's settings, the data, their order, a model.
+
+    ValueError or OSError where a setting or a file is wrong.
+    """
+    settings = deepspeed_settings(config, processes)
+    if config.train.validation_rouge and settings["zero_optimization"]["stage"] == 3:
+        raise ValueError(
+            "train.validation_rouge generates summaries of different lengths on each process, "
+            "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
+        )
+    train = Mixture(config.data)
+    held_out = Dataset(config.data.validation) if config.data.validation else None
+    datasets = [*train.datasets, *([held_out] if held_out else [])]
+    for dataset in datasets:
+        dataset.check_files()
+    check_readable(datasets)
+    tokenizer = train.tokenizer
+    if held_out and held_out.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
+        raise ValueError(
+            f"data.validation {config.data.validation} was tokenised with "
+            f"{held_out.manifest['tokenizer']['sha256']}, data.train with {tokenizer['sha256']}; "
+            "prepare both with one tokenizer"
+        )
+    validation = ValidationSet(held_out, config, world) if held_out else None
+    skipped = parse_spans(config.train.skip_batches)
+    order = train.order(config.train.batch_size, config.train.seed, skipped)
+    model = starting_model(config, train, held_out)
+    return settings, train, validation, order, model
+
+
+def initial_weights(init_from: str | None, run: Path) -> tuple[str | None, str | None]:
+    """The folder of the initial weights, and their digest.
+
+    Where it is gone and the run has begun, that is the run's own newest checkpoint, and the digest
+    that it recorded. Raises ValueError or OSError where there are no such weights.
+    """
+    if init_from is None:
+        return None, None
+    markers = {} if Path(init_from).exists() else read_markers(run)
+    if not markers:
+        return init_from, weights_sha256(init_from)
+    newest = max(markers)
+    return str(newest), markers[newest]["identity"]["init_from"]
+
+
+def check_skipped(checkpoints: Checkpoints, skip_batches: str) -> None:
+    """Raise ValueError where the updates so far skipped other batches than these settings would."""
+    if checkpoints.marker is None:
+        return
+    done = checkpoints.steps_done
+    recorded = checkpoints.marker["settings"].get("train.skip_batches", "")
+    if used_spans(done, parse_spans(recorded)) != used_spans(done, parse_spans(skip_batches)):
+        raise ValueError(
+            f"train.skip_batches is {skip_batches!r}, but the {done} updates so far were made with "
+            f"{recorded!r}; give the same spans up to there, or go back before the change with "
+            "--train.resume_from"
+        )

@@ -1,0 +1,1 @@
+"""From documents to samples, their statistics, and views of a finished dataset."""

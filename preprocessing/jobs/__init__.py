@@ -1,0 +1,1 @@
+"""One preprocessing job on many processes: items, leases, MPI ranks, progress."""

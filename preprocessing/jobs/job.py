@@ -1,0 +1,215 @@
+"""A preprocessing job, and the state of its output folder: settings, markers, missing items.
+
+One input file, or one block of a large file, is one item and makes one shard, numbered by its
+position among all items, so the output does not depend on the number of ranks or jobs. An item is
+done when its marker, which holds its statistics, and the shard that the marker describes are there.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline import shards
+from pipeline.common.command_line import shown
+from pipeline.common.files import check_folder, create_json, replace_json
+from pipeline.common.settings import differences
+from pipeline.shards import Sample
+from pipeline.tokenizer import AnyTokenizer
+from preprocessing.dataset.samples import at_record
+from preprocessing.dataset.statistics import Statistics
+from preprocessing.readers.entries import Entry, Item, Reader
+from preprocessing.readers.inputs import describe_input
+
+ITEMS = ".items"
+SETTINGS = "settings.json"
+SHOWN_DIFFERENCES = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """A dataset of `kind` to make in `output`, one shard from each item.
+
+    `settings` is everything the output depends on except the inputs and the tokenizer. `read`
+    yields the entries of an item; `screen` replaces the record of one that a filter excludes by the
+    reason; of what is left, `deduplicate` keeps the first of equal texts; `samples` turns entries
+    into (key, sample) pairs, keys unique in the item, and counts them in the Statistics it is
+    given. `left_out` names the files of an item that are not read. `expected_samples` is the
+    paper's count, if it has one.
+    """
+
+    output: Path
+    kind: str
+    split: str
+    tokenizer: AnyTokenizer
+    settings: dict[str, Any]
+    items: Sequence[Item]
+    read: Reader
+    samples: Callable[[Iterable[Entry], Statistics], Iterator[tuple[str, Sample]]]
+    screen: Callable[[Entry], Entry] | None = None
+    left_out: Callable[[Item], Sequence[str]] = lambda item: ()
+    deduplicate: bool = False
+    expected_samples: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name: that of its folder."""
+        return shown(self.output.resolve().name)
+
+    @property
+    def id_dtype(self) -> str:
+        """The narrowest id type that holds the tokenizer's vocabulary."""
+        return shards.id_dtype_for(self.tokenizer.vocab_size)
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """Everything that decides the output's bytes; one folder, one description."""
+        return {
+            "format_version": shards.FORMAT_VERSION,
+            "kind": self.kind,
+            "name": self.name,
+            "split": self.split,
+            "tokenizer": self.tokenizer.sha256,
+            **self.settings,
+            **({"deduplicate": True} if self.deduplicate else {}),
+            "inputs": list(self.inputs.values()),
+        }
+
+    @cached_property
+    def inputs(self) -> dict[Path, str]:
+        """Each input file's description, which changes with its content."""
+        return {path: describe_input(path) for path in dict.fromkeys(i.path for i in self.items)}
+
+    @cached_property
+    def fingerprints(self) -> list[str]:
+        """Per item, a digest of everything that decides its shard.
+
+        The other inputs count only where duplicates are removed across all of them.
+        """
+        settings = {**self.description}
+        if not self.deduplicate:
+            del settings["inputs"]
+        return [
+            hashlib.sha256(
+                json.dumps([settings, number, self.inputs[item.path], item.start]).encode()
+            ).hexdigest()
+            for number, item in enumerate(self.items)
+        ]
+
+    def screened(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries, with reasons in place of the records that a filter excludes."""
+        if self.screen is None:
+            yield from entries
+            return
+        for entry in entries:
+            with at_record(entry.number):
+                screened = self.screen(entry)
+            yield screened
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest, written last."""
+        return self.output / shards.MANIFEST
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the manifest is written."""
+        return self.manifest_path.is_file()
+
+    def folder(self, name: str = "") -> Path:
+        """A stage's folder of markers and leases."""
+        return self.output / ITEMS / name
+
+    def marker(self, item: int) -> Path:
+        """The file that says that an item's shard is written: fingerprint, shard, statistics."""
+        return self.folder() / f"{item:05d}.json"
+
+    def is_made(self, item: int) -> bool:
+        """Whether an item's marker and shard are there. Raises ValueError on another job's."""
+        path = self.marker(item)
+        if not path.is_file():
+            return False
+        marker = json.loads(path.read_bytes())
+        if marker["fingerprint"] != self.fingerprints[item]:
+            raise ValueError(f"{path} belongs to other settings; choose another --output")
+        shard = marker["shard"]
+        tar, index = (self.output / f"{shard['name']}{suffix}" for suffix in (".tar", ".npy"))
+        return tar.is_file() and index.is_file() and tar.stat().st_size == shard["bytes"]
+
+    def missing(self) -> list[int]:
+        """The items that are not made yet."""
+        return [item for item in range(len(self.items)) if not self.is_made(item)]
+
+
+def open_output(job: Job) -> None:
+    """Create the output folder, or prepare to resume what it holds.
+
+    Raises ValueError as `check_output` does.
+    """
+    check_output(job)
+    path = job.folder() / SETTINGS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not create_json(path, job.description):
+        check_output(job)  # perhaps another job started just now
+        if json.loads(path.read_bytes()) != job.description:
+            replace_json(path, job.description)
+    if job.is_complete and job.missing():  # a shard was lost since
+        job.manifest_path.unlink()
+
+
+def check_output(job: Job) -> None:
+    """Raise ValueError unless the output folder can be made, or what it holds is this job's."""
+    check_folder(job.output)
+    path = job.folder() / SETTINGS
+    if not path.is_file():
+        if job.manifest_path.exists():
+            raise ValueError(f"{job.output} already holds a dataset; choose another --output")
+        return
+    before = json.loads(path.read_bytes())
+    changes = _changes(before, job.description)
+    if changes and not _only_unused_inputs_changed(job, before):
+        raise ValueError(
+            f"{job.output} holds results of other settings: "
+            f"{'; '.join(changes[:SHOWN_DIFFERENCES])}; choose another --output or delete it"
+        )
+
+
+def check_complete(job: Job) -> None:
+    """Raise ValueError unless every item is made."""
+    if missing := job.missing():
+        raise ValueError(
+            f"{len(missing)} of {len(job.items)} items are not made yet, the first from "
+            f"{job.items[missing[0]]}; run the same command without --finish"
+        )
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """One phrase per setting or input that differs between two descriptions."""
+    was, is_now = _by_input(before), _by_input(now)
+    unset = dict.fromkeys({**was, **is_now}, "not set")
+    return differences({**unset, **was}, {**unset, **is_now})
+
+
+def _by_input(description: dict[str, Any]) -> dict[str, Any]:
+    """A description with each input as a setting of its own, `input N`."""
+    inputs = {f"input {n}": text for n, text in enumerate(description["inputs"])}
+    return {name: value for name, value in description.items() if name != "inputs"} | inputs
+
+
+def _only_unused_inputs_changed(job: Job, before: dict[str, Any]) -> bool:
+    """Whether the only differences are inputs of which no shard was made, under the same names.
+
+    For example a damaged file that was downloaded again.
+    """
+    if job.deduplicate or len(before["inputs"]) != len(job.inputs):
+        return False
+    if {**before, "inputs": None} != {**job.description, "inputs": None}:
+        return False
+    used = {item.path for number, item in enumerate(job.items) if job.marker(number).is_file()}
+    return all(
+        old == new or (path not in used and old.split(", ")[0] == path.name)
+        for (path, new), old in zip(job.inputs.items(), before["inputs"], strict=True)
+    )

@@ -1,0 +1,119 @@
+"""A finished job's manifest, made from the markers of its items, and its closing line."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pipeline import shards
+from pipeline.common.command_line import shown
+from pipeline.common.files import when_visible
+from preprocessing.dataset.samples import UNKNOWN
+from preprocessing.dataset.statistics import Statistics, length_summary
+from preprocessing.jobs.job import Job
+from preprocessing.readers.entries import BAD_ENCODING, RECODE
+from preprocessing.readers.splits import SHOWN
+
+REMEDIES = {
+    BAD_ENCODING: RECODE,
+    UNKNOWN: "take a tokenizer that has the script, or raise --max_unknown_share",
+}
+
+
+def build_manifest(job: Job) -> dict[str, Any]:
+    """The manifest of a job all of whose items are made.
+
+    Raises ValueError where the inputs hold no documents or none is kept.
+    """
+    statistics = Statistics()
+    entries, left_out = [], {}
+    for item in range(len(job.items)):
+        marker = json.loads(when_visible(job.marker(item)).read_bytes())
+        entries.append(marker["shard"])
+        statistics.add(marker["statistics"])
+        if names := marker.get("left_out"):
+            left_out[shown(job.items[item].path.name)] = {
+                "files": len(names),
+                "first": names[:SHOWN],
+            }
+    _check_any_kept(job, statistics)
+    return {
+        "format_version": shards.FORMAT_VERSION,
+        "kind": job.kind,
+        "name": job.name,
+        "split": job.split,
+        "tokenizer": {
+            "file": job.tokenizer.file_name,
+            "sha256": job.tokenizer.sha256,
+            "vocab_size": job.tokenizer.vocab_size,
+        },
+        "id_dtype": job.id_dtype,
+        "settings": {
+            **job.settings,
+            "deduplicate": job.deduplicate,
+            "inputs": job.description["inputs"],
+        },
+        "shards": entries,
+        "counts": {
+            **statistics.counts(),
+            **({"expected": job.expected_samples} if job.expected_samples else {}),
+        },
+        "lengths": {
+            "source": length_summary(statistics.source_lengths),
+            "target": length_summary(statistics.target_lengths),
+        },
+        **({"left_out_files": left_out} if left_out else {}),
+    }
+
+
+def _check_any_kept(job: Job, statistics: Statistics) -> None:
+    if statistics.documents == 0:
+        raise ValueError(f"{no_documents(job)}; check --input, then delete {job.output}")
+    if statistics.kept == 0:
+        reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(statistics.excluded.items()))
+        raise ValueError(
+            f"no document could be used ({reasons}); docs/data.md lists the accepted formats"
+            f"{remedies(statistics.excluded)}. Delete {job.output} or choose another --output "
+            "before the next attempt"
+        )
+
+
+def no_documents(job: Job) -> str:
+    """Says that the inputs are empty."""
+    return f"the {len(job.description['inputs'])} input files hold no documents"
+
+
+def remedies(reasons: Iterable[str]) -> str:
+    """What to do about reasons for exclusion, each after a semicolon."""
+    return "".join(f"; {REMEDIES[reason]}" for reason in reasons if reason in REMEDIES)
+
+
+def files_left_out(container: str, count: int, first: Sequence[str]) -> str:
+    """How many files of a folder or an archive were not read, and the names of the first."""
+    more = ", ..." if count > len(first) else ""
+    return f"left out of {container}: {count:,} ({', '.join(first)}{more})"
+
+
+def summary(job: Job, manifest: dict[str, Any]) -> str:
+    """Samples, documents or pairs, shards, exclusions, and the paper's count where it has one."""
+    counts = manifest["counts"]
+    read = "pairs" if job.kind == "summarisation" else "documents"
+    excluded = ", ".join(f"{reason} {count}" for reason, count in counts["excluded"].items())
+    text = (
+        f"{shown(job.output)}: {counts['kept']} samples from {counts['documents']} {read} "
+        f"in {len(manifest['shards'])} shards" + (f"; excluded: {excluded}" if excluded else "")
+    )
+    if unknown := counts["unknown_characters"]:
+        share = shards.unknown_share(manifest)
+        text += f"; the tokenizer lacks {share:.2%} of their characters ({unknown:,})"
+    if hidden := counts.get("without_references"):
+        text += f"; {hidden} have no reference and cannot be scored"
+    for name, files in manifest.get("left_out_files", {}).items():
+        text += f"; {files_left_out(name, files['files'], files['first'])}"
+    if job.expected_samples is None:
+        return text
+    if counts["kept"] == job.expected_samples:
+        return f"{text}\n{job.expected_samples:,} samples, as in the paper's table"
+    return (
+        f"{text}\nthe paper's table lists {job.expected_samples:,} samples, this folder holds "
+        f"{counts['kept']:,}"
+    )

@@ -1,0 +1,94 @@
+"""Shared by the preprocessing commands: options, one-line errors, exit statuses."""
+
+import argparse
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from pipeline.common.command_line import described, escape_unprintable
+from preprocessing.dataset.samples import MAX_UNKNOWN_SHARE
+from preprocessing.jobs.mpi import comm_world
+
+USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults of options that have one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def add_common_options(
+    parser: argparse.ArgumentParser, source_length: int | None, target_length: int | None
+) -> None:
+    """Add the options of a command that makes shards; default lengths are in ids."""
+    parser.add_argument("--input", required=True, nargs="+", metavar="GLOB", help="input files")
+    parser.add_argument(
+        "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="dataset folder to fill; its name is the shards' prefix",
+    )
+    parser.add_argument("--split", default="train", help="name of the split, for the manifest")
+    for side, length in (("source", source_length), ("target", target_length)):
+        parser.add_argument(
+            f"--{side}_length",
+            type=int,
+            default=length,
+            help=f"maximum {side} length in ids, EOS included; 0: no limit",
+        )
+    parser.add_argument(
+        "--max_unknown_share",
+        type=float,
+        default=MAX_UNKNOWN_SHARE,
+        help="exclude texts of which the tokenizer lacks a larger share of the characters; 1: none",
+    )
+    parser.add_argument(
+        "--finish",
+        action="store_true",
+        help="only check that all shards exist and write the manifest",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="check inputs, tokenizer and output, write nothing"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="also plot the lengths to report.png in the output"
+    )
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run a command's main: an error that the user can fix becomes one line and exit status 2."""
+    signal.signal(signal.SIGTERM, _terminated)
+    escape_unprintable()  # no output stops a job
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(described(error).split())}", file=sys.stderr, flush=True)
+        status = USER_ERROR
+    except KeyboardInterrupt as error:
+        print(
+            f"{str(error) or 'interrupted'}; the same command resumes from here",
+            file=sys.stderr,
+            flush=True,
+        )
+        status = TERMINATED if str(error) else INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        status = FAILED
+    else:
+        return
+    world = comm_world() if "mpi4py.MPI" in sys.modules else None
+    if world is not None and world.Get_size() > 1:
+        world.Abort(status)  # the other ranks would wait for this one forever
+    sys.exit(status)
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt("terminated")  # an exception, so that leases are released

@@ -1,0 +1,217 @@
+"""Running a job: its stages, in which the ranks of one or more jobs make the missing items.
+
+Each stage hands out its items in the same way, so several jobs may fill one folder; each ends when
+the folder is complete. A restart makes only the items that are missing.
+"""
+
+import gc
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import shards
+from pipeline.common.command_line import shown
+from pipeline.common.files import replace_bytes, replace_json, when_visible
+from preprocessing.dataset.statistics import Statistics
+from preprocessing.jobs import duplicates
+from preprocessing.jobs.job import ITEMS, Job, check_complete, open_output
+from preprocessing.jobs.job_progress import JobProgress
+from preprocessing.jobs.leases import Leases
+from preprocessing.jobs.manifest import build_manifest, summary
+from preprocessing.jobs.mpi import Make, MpiWorld, run_as_coordinator, run_as_worker
+from preprocessing.readers.entries import DUPLICATE, Entry, InputError, Item
+
+REPORT = "report.png"
+
+
+@dataclass(frozen=True)
+class JobStage:
+    """Items to make before the next stage begins; `sizes` are what they read, in bytes."""
+
+    name: str
+    folder: Path
+    sizes: Sequence[int]
+    is_done: Callable[[int], bool]
+    make: Make
+
+
+def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = False) -> None:
+    """Make the dataset that `prepare` describes, or what is missing of it, on all ranks.
+
+    `finish_only` makes no shard: it checks that all are there and writes the manifest. `report`
+    also plots the manifest's lengths. Raises ValueError on bad input, on a folder that holds
+    results of other settings, and where no document is kept.
+    """
+    world = MpiWorld()
+    if world.rank == 0:  # first and alone, so that an error is reported once
+        job = prepare()
+        open_output(job)
+        if finish_only:
+            check_complete(job)
+    world.broadcast(None)
+    if world.rank:
+        job = prepare()
+    for stage in _stages(job, world):
+        stage.folder.mkdir(parents=True, exist_ok=True)
+        if world.rank:
+            run_as_worker(world, stage.make)
+            continue
+        title = f"{job.name}, {stage.name}"
+        with (
+            Leases(stage.folder, len(stage.sizes), stage.is_done) as leases,
+            JobProgress(title, stage.sizes, leases) as progress,
+        ):
+            run_as_coordinator(world, leases, stage.make, progress.show)
+    if world.rank == 0:
+        manifest = shards.Dataset(job.output).manifest
+        if report:
+            from preprocessing.dataset.plots import save_report  # matplotlib takes a second
+
+            save_report(manifest, job.output / REPORT)
+        print(summary(job, manifest), flush=True)
+
+
+def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
+    """The stages of a job; rank 0 decides which."""
+    sizes = [item.size for item in job.items]
+    if world.broadcast(world.rank == 0 and job.deduplicate and bool(job.missing())):
+        hashes = job.folder("hashes")
+        yield JobStage(
+            "looking for duplicates",
+            hashes,
+            sizes,
+            lambda item: _array(hashes, item).is_file() or job.is_complete,
+            lambda item, progress: duplicates.save(
+                _array(hashes, item),
+                _hashes(job, item, progress),
+            ),
+        )
+        marker = job.folder("duplicates") / "found.json"
+        yield JobStage(
+            "comparing",
+            marker.parent,
+            [0],
+            lambda _: marker.is_file() or job.is_complete,
+            lambda *_: _find_duplicates(job, marker),
+        )
+    yield JobStage(
+        "samples",
+        job.folder(),
+        sizes,
+        job.is_made,
+        lambda item, progress: _make_shard(job, item, progress),
+    )
+    yield JobStage(
+        "manifest",
+        job.folder("manifest"),
+        [0],
+        lambda _: job.is_complete,
+        lambda *_: _finish(job),
+    )
+
+
+def _reported(entries: Iterable[Entry], progress: Callable[[int, int], None]) -> Iterator[Entry]:
+    """The entries; `progress` is called after each was used."""
+    for entry in entries:
+        yield entry
+        progress(entry.number, entry.position)
+
+
+@contextmanager
+def _naming(item: Item) -> Iterator[None]:
+    """Name the item in an error that stops the job while its records are used."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{item}, {error}") from error
+    except OSError:  # of the output
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{item}, {error or type(error).__name__}") from error
+
+
+def _hashes(job: Job, item: int, progress: Callable[[int, int], None]) -> np.ndarray:
+    with _naming(job.items[item]):
+        entries = _reported(job.read(job.items[item]), progress)
+        return duplicates.hashes(job.screened(entries))
+
+
+def _array(folder: Path, item: int) -> Path:
+    return folder / f"{item:05d}.npy"
+
+
+def _find_duplicates(job: Job, marker: Path) -> None:
+    """Write every item's repeated entries, then the marker."""
+    count = len(job.items)
+    paths = [_array(job.folder("hashes"), item) for item in range(count)]
+
+    def load(item: int) -> np.ndarray:
+        return np.load(when_visible(paths[item]), mmap_mode="r")
+
+    for item, numbers in enumerate(duplicates.find_duplicates(count, load)):
+        duplicates.save(_array(marker.parent, item), numbers)
+    replace_json(marker, {"items": count})
+
+
+def _without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterator[Entry]:
+    path = when_visible(_array(job.folder("duplicates"), item))
+    repeated = set(np.load(path).tolist())
+    for entry in entries:
+        yield entry._replace(record=DUPLICATE) if entry.number in repeated else entry
+
+
+def _make_shard(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
+    """Write one item's shard, then its marker."""
+    statistics = Statistics()
+    entries = job.screened(_reported(job.read(job.items[item]), progress))
+    if job.deduplicate:
+        entries = _without_duplicates(job, item, entries)
+    keyed = ((f"{item:05d}-{key}", sample) for key, sample in job.samples(entries, statistics))
+    with few_collections(), _naming(job.items[item]):
+        entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
+    marker = {
+        "fingerprint": job.fingerprints[item],
+        "shard": entry,
+        "statistics": statistics.to_json(),
+        **(
+            {"left_out": [*map(shown, left_out)]}
+            if (left_out := job.left_out(job.items[item]))
+            else {}
+        ),
+    }
+    replace_json(job.marker(item), marker)
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Collect garbage rarely: samples are many objects without reference cycles, and a collection
+    after every 700 of them takes 8 % of the time."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _finish(job: Job) -> None:
+    """Write the manifest, after removing everything that only the job needed."""
+    manifest = build_manifest(job)
+    _remove_leftovers(job)
+    replace_bytes(job.output / job.tokenizer.file_name, job.tokenizer.path.read_bytes())
+    shards.write_manifest(job.output, manifest)
+
+
+def _remove_leftovers(job: Job) -> None:
+    """Remove the files of killed processes and the working files of finished stages."""
+    for pattern in (".*.tmp", f"{ITEMS}/.*.tmp", f"{ITEMS}/*.claim-*"):
+        for leftover in job.output.glob(pattern):
+            leftover.unlink(missing_ok=True)
+    for name in ("hashes", "duplicates"):
+        shutil.rmtree(job.folder(name), ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Readers: from input files to documents, summaries and texts."""

@@ -1,0 +1,87 @@
+"""From file names and patterns to work items."""
+
+import hashlib
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from pipeline.common.command_line import shown
+from preprocessing.readers.entries import Folder, Item
+from preprocessing.readers.json_records import is_document
+from preprocessing.readers.splits import plain_name
+from preprocessing.readers.streams import HEAD, is_compressed, is_parquet, is_tar, is_zip
+
+EDGE = 2**16  # bytes at an input's beginning and end that its description covers
+
+
+def find_inputs(patterns: Sequence[str]) -> list[Path]:
+    """The files that match file names and glob patterns, each once, sorted.
+
+    Raises ValueError for a folder and for a pattern that matches no file.
+    """
+    found: set[Path] = set()
+    for pattern in patterns:
+        if Path(pattern).is_dir():
+            raise ValueError(f"--input {pattern} is a folder; give its files, as '{pattern}/*.gz'")
+        matches = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+        files = {match for match in matches if match.is_file()}
+        if Path(pattern).is_file():  # a name may itself contain glob characters
+            files.add(Path(pattern))
+        if not files:
+            raise ValueError(f"no file matches --input {pattern}")
+        found |= files
+    return sorted(found)
+
+
+def find_items(patterns: Sequence[str], block_size: int) -> list[Item]:
+    """The work items of file names, glob patterns and folders, sorted by path.
+
+    A folder is one item; large files of JSON lines are split into blocks. Raises ValueError for a
+    pattern that matches nothing.
+    """
+    folders = {Path(p) for p in patterns if not has_magic(p) and Path(p).is_dir()}
+    files = [pattern for pattern in patterns if Path(pattern) not in folders]
+    items: list[Item] = [Folder(folder) for folder in folders]
+    items += split_items(find_inputs(files) if files else [], block_size)
+    return sorted(items, key=lambda item: (item.path, item.start))
+
+
+def split_items(paths: Sequence[Path], block_size: int) -> list[Item]:
+    """The work items of input files: one per file, or one per `block_size` bytes of JSON lines.
+
+    Other formats, and all that is compressed, can only be read from their beginning.
+    """
+    items = []
+    for path in paths:
+        size = path.stat().st_size
+        if size <= block_size or not _is_json_lines(path):
+            items.append(Item(path))
+        else:
+            starts = range(0, size, block_size)
+            items += [Item(path, start, min(start + block_size, size)) for start in starts]
+    return items
+
+
+def _is_json_lines(path: Path) -> bool:
+    if plain_name(str(path)).suffix in (".csv", ".tsv"):
+        return False
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    return not any(test(head) for test in (is_compressed, is_zip, is_tar, is_parquet, is_document))
+
+
+def describe_input(path: Path) -> str:
+    """An input's identity: name, size, and a digest of its first and last 64 KiB.
+
+    A .gz ends in the CRC of its text, so every change shows; in a large plain file, a change in the
+    middle that keeps the size does not. A folder is identified by its name alone.
+    """
+    name = shown(path.name)
+    if path.is_dir():
+        return name
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(EDGE))
+        file.seek(max(0, size - EDGE))
+        digest.update(file.read(EDGE))
+    return f"{name}, {size} bytes, {digest.hexdigest()[:16]}"
