@@ -1,4 +1,4 @@
-"""The Slurm of these tests, and what the scripts rely on in any Slurm."""
+"""The Slurm of these tests, and the behaviour of Slurm that the scripts rely on."""
 
 import os
 import pwd
@@ -37,7 +37,7 @@ WARNED = """#!/bin/bash
 trap 'echo shell has it; touch signalled' USR2
 rm -f signalled
 srun bash -c 'trap "echo task has it" USR2
-              until [ -e signalled ]; do sleep 0.5; done; sleep 1; echo task goes on' &
+              until [ -e signalled ]; do sleep 0.5; done; sleep 1; echo task continues' &
 wait $!
 echo status $?
 wait
@@ -47,22 +47,22 @@ HIT = "srun sh -c 'touch $(hostname)-works; exec sleep 1234$SLURM_RESTART_COUNT'
 
 
 def processes(namespace: str) -> list[int]:
-    """Those whose /proc/PID/ns/pid is `namespace`."""
+    """Ids of the processes whose /proc/PID/ns/pid is `namespace`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/ns/pid"):
         try:
             if str(entry.readlink()) == namespace:
                 found.append(int(entry.parts[2]))
-        except OSError:  # not ours, or gone
+        except OSError:  # another user's, or ended
             continue
     return found
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for it, a minute at most."""
+    """Wait until it holds, for a minute at most."""
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "in vain"
+        assert time.monotonic() < deadline, "not within a minute"
         time.sleep(0.1)
 
 
@@ -74,11 +74,11 @@ def script(folder: Path, text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
+def damaged(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
     """A cluster whose n1 has lost its slurmd, a job that runs on n1 and n2, and one on n4 whose
     signal is due at once.
 
-    Slurm looks at time limits every 30 s and misses a slurmd after 15: the other tests run
+    Slurm checks time limits every 30 s and notices a lost slurmd after 15 s: the other tests run
     meanwhile.
     """
     folder = tmp_path_factory.mktemp("site")
@@ -94,10 +94,12 @@ def site(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
 
 
 @pytest.fixture
-def idle(cluster, site) -> Cluster:
+def idle(cluster, damaged) -> Cluster:
     """The cluster, with nothing left of earlier tests."""
     cluster.run("scancel", "--user", str(os.getuid()))
     until(lambda: not cluster.run("squeue", "--noheader").stdout)
+    # A controller that was restarted does not know its nodes until they have answered.
+    until(lambda: set(cluster.node_states().values()) == {"idle"})
     return cluster
 
 
@@ -129,18 +131,27 @@ def test_two_side_by_side(idle, tmp_path):
 @pytest.mark.parametrize("ending", ["stop", "TERM", "KILL"])
 def test_nothing_survives_the_end_of_a_cluster(slurm, tmp_path, ending):
     command = [sys.executable, "-c", OWNER, str(tmp_path), ending]
-    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout
-        namespace = owner.stdout.readline().strip()
-        assert namespace.startswith("pid:[")
-        if ending != "stop":
-            assert owner.stdout.readline().split() == list(NODES)
-            assert len(processes(namespace)) > 8  # daemons, and a job with a detached child
-            owner.send_signal(getattr(signal, f"SIG{ending}"))
-        owner.wait(timeout=60)
-        if ending != "stop":  # which returns when all have ended
-            until(lambda: not processes(namespace))
-        assert processes(namespace) == []
+    with (
+        tempfile.TemporaryDirectory() as sockets,  # which a killed owner leaves behind
+        subprocess.Popen(
+            command, cwd=HERE, env=os.environ | {"TMPDIR": sockets}, stdout=subprocess.PIPE,
+            text=True,
+        ) as owner,
+    ):  # fmt: skip
+        try:
+            assert owner.stdout
+            namespace = owner.stdout.readline().strip()
+            assert namespace.startswith("pid:[")
+            if ending != "stop":
+                assert owner.stdout.readline().split() == list(NODES)
+                assert len(processes(namespace)) > 8  # daemons, and a job with a detached child
+                owner.send_signal(getattr(signal, f"SIG{ending}"))
+            owner.wait(timeout=60)
+            if ending != "stop":  # which returns when all have ended
+                until(lambda: not processes(namespace))
+            assert processes(namespace) == []
+        finally:
+            owner.kill()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="already an ordinary user")
@@ -186,10 +197,10 @@ def test_a_refused_submission_raises_with_the_text_of_sbatch(cluster):
         cluster.submit("--gpus-per-node=5", "--wrap", "true")
 
 
-def test_a_wait_in_vain_shows_fields_and_log(idle, tmp_path):
-    job = idle.submit("--wrap", "echo spoken; sleep 100", cwd=tmp_path)
+def test_a_wait_that_times_out_shows_fields_and_log(idle, tmp_path):
+    job = idle.submit("--wrap", "echo printed; sleep 100", cwd=tmp_path)
     idle.wait(job, "RUNNING")
-    with pytest.raises(TimeoutError, match=r"is RUNNING(?s:.)*JobName=wrap(?s:.)*spoken"):
+    with pytest.raises(TimeoutError, match=r"is RUNNING(?s:.)*JobName=wrap(?s:.)*printed"):
         idle.wait(job, timeout=1)
 
 
@@ -200,7 +211,7 @@ def test_an_array_is_waited_for_as_one(idle, tmp_path):
     assert sorted(states) == ["COMPLETED", "COMPLETED", "FAILED"]
 
 
-def test_status_85_fails_and_a_child_waits_for_ever_unless_told(idle, tmp_path):
+def test_status_85_is_a_failure_and_a_child_is_cancelled_only_if_it_says_so(idle, tmp_path):
     parent = idle.submit("--wrap", "sleep 2; exit 85", cwd=tmp_path)
     after = f"--dependency=afterok:{parent}"
     child = idle.submit(after, "--kill-on-invalid-dep=yes", "--wrap", "true", cwd=tmp_path)
@@ -224,9 +235,10 @@ echo restart ${SLURM_RESTART_COUNT-none}
     assert idle.job(job)["Restarts"] == "1"
 
 
-def test_where_requeue_is_forbidden_it_is_refused_and_the_job_goes_on(slurm, tmp_path):
+def test_where_requeue_is_disabled_it_is_refused_and_the_job_continues(slurm, tmp_path):
     text = "scontrol requeue $SLURM_JOB_ID; echo status $?"
-    with Cluster(tmp_path / "cluster", requeue=False) as site:
+    # In a folder whose path is too long for a socket: 108 bytes.
+    with Cluster(tmp_path / ("long" * 30) / "cluster", requeue=False) as site:
         job = site.submit("--wrap", text, cwd=tmp_path)
         assert site.wait(job) == "COMPLETED"
         assert site.log(job).splitlines() == [
@@ -249,7 +261,7 @@ def test_only_a_step_has_a_step_id(idle, tmp_path):
     ]
 
 
-def test_preemption_signals_first_and_a_job_that_ends_in_time_must_requeue_itself(idle, tmp_path):
+def test_preemption_signals_first_and_a_job_that_ends_in_time_requeues_itself(idle, tmp_path):
     text = """
 [ -z "$SLURM_RESTART_COUNT" ] || exit 0
 trap 'scontrol requeue $SLURM_JOB_ID' USR2
@@ -275,23 +287,23 @@ def test_a_node_set_down_requeues_its_job_at_once_and_stays_down(idle, tmp_path)
         idle.set_node("n3", "resume")
 
 
-def test_a_killed_slurmd_is_noticed_and_its_job_requeued_while_its_tasks_go_on(site):
-    cluster, hit, _ = site
+def test_a_killed_slurmd_is_noticed_and_its_job_requeued_while_its_tasks_survive(damaged):
+    cluster, hit, _ = damaged
 
-    def first_run() -> int:  # its tasks that are alive
+    def first_run() -> int:  # its surviving tasks
         arguments = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'"
         return cluster.inside(arguments).split().count("1234")
 
     cluster.wait(hit, "PENDING")
     assert "n1" in cluster.run("sinfo", "--list-reasons").stdout
-    until(lambda: first_run() == 1)  # n2's has been ended; nobody can end n1's
+    until(lambda: first_run() == 1)  # n2's has been ended; n1's cannot be
     cluster.start_slurmd("n1")
     cluster.wait(hit, "RUNNING")
     assert cluster.job(hit)["Restarts"] == "1"
     until(lambda: first_run() == 0)
 
 
-def test_the_signal_before_the_time_limit_reaches_the_batch_shell_only(site):
-    cluster, _, warned = site
+def test_the_signal_before_the_time_limit_reaches_the_batch_shell_only(damaged):
+    cluster, _, warned = damaged
     assert cluster.wait(warned) == "COMPLETED"
-    assert cluster.log(warned).splitlines() == ["shell has it", "status 140", "task goes on"]
+    assert cluster.log(warned).splitlines() == ["shell has it", "status 140", "task continues"]
