@@ -10,6 +10,7 @@ renamed; the manifest comes last, so a folder with a manifest is complete.
 import hashlib
 import json
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -27,6 +28,9 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 OPEN_SHARDS = 16  # shards kept open at once by one process
 CHUNK = 2**20  # bytes of a file that are read from beginning to end at once
+# One thread at a time parses the header of a .npy file: in Python before 3.11.8 and 3.12.1 `ast`
+# counts its recursion for all threads together, and raises SystemError when they mix.
+_parsing = threading.Lock()
 INDEX = np.dtype(
     [("offset", "<u8"), ("size", "<u4"), ("source_length", "<u4"), ("target_length", "<u4")]
 )
@@ -342,7 +346,8 @@ class Dataset:
         for _ in chunks(path):  # into the page cache: a page fault waits for one page at a time
             pass
         try:
-            rows = np.load(path, mmap_mode="r")
+            with _parsing:
+                rows = np.load(path, mmap_mode="r")
         except (ValueError, EOFError) as error:
             raise DamagedData(f"{path} is damaged ({error}); {REDO}") from None
         expected = self.shards[shard].samples

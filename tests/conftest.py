@@ -4,7 +4,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # At toy sizes threads only wait for each other, ten times as long on a busy machine.
@@ -19,6 +19,18 @@ from pipeline.tokenizer import Tokenizer
 
 # Shells start background jobs with SIGINT ignored; tests send it to processes they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A command's main that runs in this process leaves no signal handler to later tests."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+
 
 WORDS = (
     "the river runs past an old stone mill where three children watch grey herons fish until "

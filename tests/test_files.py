@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,10 @@ def test_one_of_many_creates_a_file_with_and_without_hard_links(tmp_path, monkey
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", refuse)
-    with multiprocessing.get_context("fork").Pool(8) as pool:
+    with ProcessPoolExecutor(8, multiprocessing.get_context("fork")) as pool:
         for number in range(20):
             path = tmp_path / f"{number}.json"
-            created = pool.starmap(create_json, [(path, one) for one in range(8)], chunksize=1)
+            created = list(pool.map(create_json, [path] * 8, range(8)))
             assert created.count(True) == 1
             assert json.loads(path.read_text()) == created.index(True)
     assert len([*tmp_path.iterdir()]) == 20

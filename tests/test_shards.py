@@ -4,6 +4,9 @@ import json
 import pickle
 import random
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -274,3 +277,22 @@ def test_a_manifest_of_another_form_is_named(folder, content):
     (folder / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json is not a JSON object"):
         Dataset(folder)
+
+
+def test_index_headers_are_parsed_one_at_a_time(dataset_folder, monkeypatch):
+    """Some Pythons raise SystemError where threads parse at once: too rarely to wait for."""
+    inside = threading.Semaphore(0)  # counts the threads
+    most, load = [], np.load
+
+    def watched(*args, **kwargs):
+        inside.release()
+        time.sleep(0.001)
+        most.append(inside._value)
+        inside.acquire()
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(np, "load", watched)
+    datasets = [Dataset(dataset_folder) for _ in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda dataset: dataset.index(0), datasets))
+    assert most == [1] * 16
