@@ -3,14 +3,14 @@
 Shapes: B rows, T target and S attended positions, A heads, K channels per head.
 """
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from . import choosing
 from .attention import Attention, attend
 from .attention_backends import (
     PACKED,
@@ -20,6 +20,7 @@ from .attention_backends import (
     remove_padding,
     varlen_obstacle,
 )
+from .choosing import TRIAL_RUNS, Candidates, choose, elapsed, relative_error, type_name, within
 from .config import LocostConfig
 from .cross_attention import whole_source
 
@@ -27,9 +28,6 @@ TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 """Largest error of a backend by type, relative to the largest reference value."""
 TRIAL_SHAPES = ((8, 64, 450), (8, 128, 1800), (4, 512, 4000))
 """Rows, targets and padded sources of a trial's passes: short to long documents."""
-TRIAL_RUNS = 5
-WORTHWHILE = 1.05
-"""How many times as long as another's sdpa's trial must take for the other to be chosen."""
 
 
 def choose_backend(
@@ -37,36 +35,22 @@ def choose_backend(
 ) -> tuple[Backend, str]:
     """The backend for attention in `dtype` on the device, tested there, and why, in one line.
 
-    `auto` tests those without an obstacle, drops those that fail, times the rest, and takes the
-    fastest if it is 5 % faster than sdpa. Times differ between processes: one must choose, and the
-    others and a resumed run be given the name it chose, which is then tested but not timed.
-    `config`: the sizes of attention, and the dropout that it trains with.
-
-    Raises ValueError if a backend given by name cannot run here, or if that, or for auto sdpa,
-    fails its test.
+    `name` is auto or a backend's; see `choose`. `config`: the sizes of attention, and the dropout
+    that it trains with.
     """
-    if name not in ("auto", *BACKENDS):
-        raise ValueError(f"attention {name!r} is unknown: give auto, {', '.join(BACKENDS)}")
-    dropped = obstacles(device, dtype, config.dropout)
-    candidates = [one for one in BACKENDS if name == one or (name == "auto" and one not in dropped)]
-    if reason := dropped.get(candidates[0]):
-        raise ValueError(f"attention {name} is not available: {reason}; or choose sdpa or auto")
-    test = partial(tested, device=device, dtype=dtype, head_dim=config.head_dim)
-    duration = partial(trial, device=device, dtype=dtype, config=config)
-    errors = measured(candidates, test, dropped, name)
-    times = measured(errors, duration, dropped, name) if len(errors) > 1 else {}
-    backend = fastest(times) if name == "auto" else candidates[0]
-    facts = [f"relative error {errors[backend]:.1e} in {type_name(dtype)} on {device}"]
-    if times:
-        facts.append("trial: " + ", ".join(f"{one} {times[one]:.1f} ms" for one in times))
-    if name == "auto":
-        facts += not_chosen(dropped)
-    return backend, f"{backend} ({'; '.join(facts)})"
-
-
-def type_name(dtype: torch.dtype) -> str:
-    """As bfloat16, without torch's prefix."""
-    return str(dtype).removeprefix("torch.")
+    return choose(
+        name,
+        Candidates[Backend](
+            what="attention",
+            option="--train.attention",
+            names=list(BACKENDS),
+            reference="sdpa",
+            test=partial(tested, device=device, dtype=dtype, head_dim=config.head_dim),
+            trial=partial(trial, device=device, dtype=dtype, config=config),
+            obstacles=obstacles(device, dtype, config.dropout),
+            where=f" in {type_name(dtype)} on {device}",
+        ),
+    )
 
 
 def obstacles(device: torch.device, dtype: torch.dtype, dropout: float) -> dict[Backend, str]:
@@ -78,55 +62,12 @@ def obstacles(device: torch.device, dtype: torch.dtype, dropout: float) -> dict[
     return {backend: reason for backend, reason in found.items() if reason}
 
 
-def measured(
-    backends: Iterable[Backend],
-    measure: Callable[[Backend], float],
-    dropped: dict[Backend, str],
-    name: str,
-) -> dict[Backend, float]:
-    """The measure of each backend; one that raises is added to `dropped`, with the reason.
-
-    Raises ValueError if that is sdpa, or the one given by name.
-    """
-    results: dict[Backend, float] = {}
-    for backend in backends:
-        try:
-            results[backend] = measure(backend)
-        except Exception as problem:  # whatever a kernel on unknown hardware raises
-            dropped[backend] = f"it fails here: {str(problem).partition(chr(10))[0]}"
-            if backend in ("sdpa", name):
-                remedy = "check the installation of torch"
-                if backend != "sdpa":
-                    remedy = "give --train.attention sdpa"
-                message = f"attention {backend} is not usable: {dropped[backend]}; {remedy}"
-                raise ValueError(message) from problem
-    return results
-
-
-def fastest(times: dict[Backend, float]) -> Backend:
-    """The backend of the shortest time, if that is worth leaving sdpa; without times sdpa."""
-    best: Backend = min(times, key=lambda backend: times[backend], default="sdpa")
-    if best == "sdpa" or times["sdpa"] <= WORTHWHILE * times[best]:
-        return "sdpa"
-    return best
-
-
-def not_chosen(dropped: dict[Backend, str]) -> list[str]:
-    """Why backends were not considered, those of one reason together."""
-    names: dict[str, list[str]] = {}
-    for backend, reason in dropped.items():
-        names.setdefault(reason, []).append(backend)
-    return [f"not {' or '.join(names[reason])}: {reason}" for reason in names]
-
-
 def conditions(
     device: torch.device, dtype: torch.dtype, config: LocostConfig
 ) -> dict[str, str | int | float]:
     """What a choice of `auto` depends on: kept beside it, they tell whether it may be reused."""
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "torch": torch.__version__,
-        "dtype": type_name(dtype),
+        **choosing.conditions(device, dtype),
         "heads": config.num_heads,
         "head_dim": config.head_dim,
         "dropout": config.dropout,
@@ -180,29 +121,9 @@ def trial_pass(
     return run
 
 
-def elapsed(work: Iterable[Callable[[], None]], device: torch.device) -> float:
-    """Milliseconds that the work takes on the device, waits for the host included."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        for one in work:
-            one()
-        return 1e3 * (time.perf_counter() - start)
-    stream = torch.cuda.current_stream(device)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record(stream)
-    for one in work:
-        one()
-    last.record(stream)
-    last.synchronize()
-    return first.elapsed_time(last)
-
-
 def tested(backend: Backend, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
     """The error of `self_test`; raises ValueError if it is too large."""
-    error = self_test(backend, device, dtype, head_dim)
-    if error > TOLERANCES[dtype]:
-        raise ValueError(f"a relative error of {error:.1e} exceeds {TOLERANCES[dtype]:.0e}")
-    return error
+    return within(self_test(backend, device, dtype, head_dim), TOLERANCES[dtype])
 
 
 def self_test(backend: Backend, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
@@ -224,8 +145,8 @@ def self_test(backend: Backend, device: torch.device, dtype: torch.dtype, head_d
         ours = with_gradients(BACKENDS[backend], inputs, mask, direction)
         wide = [x.double() for x in inputs]
         exact = with_gradients(plain_attend, wide, mask, direction.double())
-        errors += [(x - y).abs().max() / y.abs().max() for x, y in zip(ours, exact, strict=True)]
-    return torch.stack(errors).nan_to_num(torch.inf).max().item()
+        errors.append(relative_error(ours, exact))
+    return max(errors)
 
 
 AttendMasked = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
