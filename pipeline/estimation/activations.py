@@ -90,14 +90,13 @@ class ActivationMemory:
         return kept + self._feed_forward(tokens) + self._drops(tokens, 3)
 
     def cross_attention(self, batch: PaddedShape) -> int:
-        """Saved of the source by the decoder: each block's keys and values, and in bf16 a copy of
-        the states for each of the two."""
+        """Saved of the source by the decoder: each block's keys and values, and in bf16 one copy
+        of the states."""
         config, tokens = self.config, batch.sources
         inner = config.num_heads * config.head_dim
         one = 2 * tokens * inner * self._attention_bytes(self._plain_cross_attention)
-        if self.product_bytes < FP32:
-            one += 2 * tokens * config.d_model * self.product_bytes
-        return one * (1 if self.recompute else config.decoder_layers)
+        rounded = 0 if self.product_bytes == FP32 else self.product_bytes * tokens * config.d_model
+        return rounded + one * (1 if self.recompute else config.decoder_layers)
 
     def logits(self, batch: PaddedShape) -> int:
         """In the loss's backward pass: logits, log-probabilities, gradients of both, fp32; of one
@@ -184,9 +183,10 @@ class ActivationMemory:
         return FP32 * tokens * (self.config.d_model * (1 if self.on_gpu else 2) + 1)
 
     def _feed_forward(self, tokens: int) -> int:
-        """Both projections, the gate, their product, and its dropout mask."""
+        """Both projections, in fp32 the gate, their product, and its dropout mask."""
         inner = tokens * self.config.d_ff
-        return 4 * self.product_bytes * inner + self._mask(inner, self.product_bytes)
+        kept = 3 if self.product_bytes < FP32 else 4
+        return kept * self.product_bytes * inner + self._mask(inner, self.product_bytes)
 
     def _drops(self, tokens: int, count: int) -> int:
         """Dropout masks of the residual sub-layers."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import LocostConfig
-from .layers import at_least_fp32
+from .layers import at_least_fp32, joins_products, joint_products
 
 
 class Attention(nn.Module):
@@ -45,7 +45,22 @@ class Attention(nn.Module):
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, H) -> keys and values (B, A, S, K)."""
-        return self.split(self.k(x)).transpose(1, 2), self.split(self.v(x)).transpose(1, 2)
+        keys, values = (part.transpose(1, 2) for part in self.projected(x, self.k, self.v))
+        return keys, values
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, H) -> queries, keys and values (B, A, T, K)."""
+        parts = self.projected(x, self.q, self.k, self.v)
+        queries, keys, values = (part.transpose(1, 2) for part in parts)
+        return queries, keys, values
+
+    def projected(self, x: Tensor, *layers: nn.Linear) -> list[Tensor]:
+        """(..., H) -> the result of each layer (..., A, K)."""
+        if joins_products(x, layers[0]):
+            parts = joint_products(x, *layers).chunk(len(layers), dim=-1)
+        else:
+            parts = tuple(layer(x) for layer in layers)
+        return [self.split(part) for part in parts]
 
     def output(self, context: Tensor) -> Tensor:
         """Each head's weighted sum of values (B, A, T, K) -> (B, T, H)."""

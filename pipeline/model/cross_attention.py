@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .attention import Attention, attend
 from .attention_backends import PACKED, Backend, Bounds, equal_bounds, remove_padding
-from .layers import at_least_fp32, product_type
+from .layers import RoundedOnce, at_least_fp32, product_type, round_once
 from .memory import available_memory
 
 BLOCK_TOKENS = 65536
@@ -27,12 +27,15 @@ class Whole:
 
     states: Tensor
     """(B, L, H)."""
+    rounded: Tensor
+    """`round_once` of them."""
     mask: Tensor | None
     """(B, 1, 1, L)."""
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, H)."""
-        return attention(x, *attention.keys_values(self.states), self.mask)
+        states = RoundedOnce.apply(self.states, self.rounded)
+        return attention(x, *attention.keys_values(states), self.mask)
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,16 @@ class Packed:
 
     states: Tensor
     """(M, H)."""
+    rounded: Tensor
+    """`round_once` of them."""
     bounds: Bounds
     backend: Backend
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, H)."""
         queries = attention.split(attention.q(x)).flatten(0, 1)
-        keys, values = (attention.split(part(self.states)) for part in (attention.k, attention.v))
+        states = RoundedOnce.apply(self.states, self.rounded)
+        keys, values = attention.projected(states, attention.k, attention.v)
         bounds = equal_bounds(x.shape[0], x.shape[1], x.device)
         function, dropout = PACKED[self.backend], attention.drop
         context = function(queries, keys, values, bounds, self.bounds, dropout=dropout)
@@ -144,8 +150,9 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def whole_source(states: Tensor, mask: Tensor | None, backend: Backend) -> Whole | Packed:
     """The source of a pass over whole targets: states (B, L, H), their mask (B, L) or None."""
     if backend in PACKED:
-        return Packed(*remove_padding(states, mask), backend)
-    return Whole(states, spread(mask))
+        packed, bounds = remove_padding(states, mask)
+        return Packed(packed, round_once(packed), bounds, backend)
+    return Whole(states, round_once(states), spread(mask))
 
 
 def step_source(

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -17,8 +18,9 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 def product_type(x: Tensor) -> torch.dtype:
     """The type of x in matrix products: autocast's, if that is on and x is not float64."""
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        return torch.get_autocast_dtype(x.device.type)
+    kind = x.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
     return x.dtype
 
 
@@ -78,6 +80,72 @@ class FromChannels(nn.Linear):
         return torch.baddbmm(bias, x, weight.t().expand(len(x), -1, -1))
 
 
+def joins_products(x: Tensor, layer: nn.Linear) -> bool:
+    """Whether the products of x with several weights like the layer's become one.
+
+    Only where the backward pass needs rounded copies of the weights anyway: otherwise joining them
+    would be one more copy, which takes memory, and in a decoding step longer than the products.
+    """
+    return torch.is_grad_enabled() and product_type(x) != layer.weight.dtype
+
+
+def joint_products(x: Tensor, *layers: nn.Linear) -> Tensor:
+    """The results of linear layers without bias for one input (..., in), side by side, by one
+    product: (..., sum of out)."""
+    return functional.linear(x, torch.cat([layer.weight for layer in layers]))
+
+
+def round_once(x: Tensor) -> Tensor:
+    """A copy of x in the type of matrix products, for `RoundedOnce`; x itself if it has that."""
+    return x.detach().to(product_type(x))
+
+
+class RoundedOnce(torch.autograd.Function):
+    """A tensor's one copy in the type of matrix products, for each of its readers.
+
+    The readers' gradients, in that type, add up in the tensor's own type, as if each had rounded
+    it for itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rounded: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        return rounded.view_as(rounded)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.to(ctx.dtype), None
+
+
+def gated_gelu(joint: Tensor) -> Tensor:
+    """gelu(a) * b of a and b side by side: (..., 2F) -> (..., F)."""
+    if torch.compiler.is_compiling():  # the compiler fuses what follows
+        a, b = joint.chunk(2, dim=-1)
+        return functional.gelu(a, approximate="tanh") * b
+    return _GatedGelu.apply(joint)
+
+
+class _GatedGelu(torch.autograd.Function):
+    """`gated_gelu` whose gradients are written side by side: no copy joins them."""
+
+    @staticmethod
+    def forward(ctx: Any, joint: Tensor) -> Tensor:
+        ctx.save_for_backward(joint)
+        a, b = joint.chunk(2, dim=-1)
+        return functional.gelu(a, approximate="tanh").mul_(b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (joint,) = ctx.saved_tensors
+        a, b = joint.chunk(2, dim=-1)
+        grads = torch.empty_like(joint)
+        grad_a, grad_b = grads.chunk(2, dim=-1)
+        torch.mul(grad, functional.gelu(a, approximate="tanh"), out=grad_b)
+        torch.ops.aten.gelu_backward.grad_input(grad * b, a, approximate="tanh", grad_input=grad_a)
+        return grads
+
+
 class GatedFeedForward(nn.Module):
     """wo dropout(gelu(wi_0 x) * wi_1 x), with the tanh form of GELU and no biases."""
 
@@ -92,5 +160,8 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) -> (..., H)."""
-        gate = functional.gelu(self.wi_0(x), approximate="tanh")
-        return self.wo(self.dropout(gate * self.wi_1(x)))
+        if joins_products(x, self.wi_0):
+            gated = gated_gelu(joint_products(x, self.wi_0, self.wi_1))
+        else:
+            gated = functional.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+        return self.wo(self.dropout(gated))

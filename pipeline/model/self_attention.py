@@ -135,7 +135,7 @@ def project(
     attention: Attention, x: Tensor, rotation: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (R, A, T, K) of x (R, T, H), the first two rotated."""
-    queries, (keys, values) = attention.queries(x), attention.keys_values(x)
+    queries, keys, values = attention.queries_keys_values(x)
     if rotation is None:
         return queries, keys, values
     return rotate(queries, rotation), rotate(keys, rotation), values
