@@ -4,9 +4,11 @@ import deepspeed
 import deepspeed.ops
 import torch
 from deepspeed.runtime import compiler
+from deepspeed.utils import set_z3_leaf_modules
 
 from pipeline.config import RunConfig
 from pipeline.model import Locost
+from pipeline.model.layers import Block
 from pipeline.training.optimizer import parameter_groups
 from pipeline.training.prepare import PreparedRun
 
@@ -23,6 +25,10 @@ def make_engine(config: RunConfig, prepared: PreparedRun) -> deepspeed.DeepSpeed
     if config.train.compile:
         assert isinstance(prepared.model, Locost)  # the configuration refuses it for others
         prepared.model.compile_blocks(dynamic=False)
+    if isinstance(prepared.model, Locost):
+        # ZeRO-3 gathers a whole block's parameters at its entry: the block multiplies by several
+        # layers' weights together, outside of those layers' own forward passes.
+        set_z3_leaf_modules(prepared.model, [Block])
     optimizer = torch.optim.AdamW(
         parameter_groups(prepared.model, config.train),
         lr=config.train.peak_lr,
