@@ -21,6 +21,7 @@ from pipeline.benchmarking.step_parts import OPTIMIZER, OTHER, PARTS, Parts
 from pipeline.common.gpus import GPUS, Gpu
 from pipeline.config import DEFAULT_RECIPE, RunConfig, TrainConfig, parse
 from pipeline.model import Locost, LocostConfig
+from pipeline.model.ssm import set_kernel_build
 from pipeline.training.optimizer import parameter_groups
 
 Sizes = tuple[int, ...]
@@ -97,10 +98,11 @@ def count(run: Callable[[], object], part: str = OTHER) -> Counts:
 
 
 def model_on_card(config: LocostConfig) -> Locost:
-    """The model without weights."""
+    """The model without weights, as it runs on a card with Triton."""
     with torch.device("meta"):
         model = Locost(config)
     to_card(model)
+    set_kernel_build(model, "triton")
     return model
 
 

@@ -37,6 +37,7 @@ BY_FILE = {
     "decoder.py": DECODER + NORMS,
     "ssm.py": CONVOLUTION,
     "long_conv.py": CONVOLUTION,
+    "kernel_build.py": KERNEL,
     "vandermonde.py": KERNEL,
     "kept_kernels.py": KERNEL,
     "self_attention.py": SELF_ATTENTION,

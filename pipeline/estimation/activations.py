@@ -14,6 +14,7 @@ from pipeline.model.kept_kernels import BLOCK_ELEMENTS
 from pipeline.model.locost import LOSS_CHUNK
 from pipeline.model.long_conv import Layout
 from pipeline.model.parameter_counts import FP32
+from pipeline.model.ssm import keeps_spectra
 from pipeline.model.vandermonde import levels
 
 COMPLEX128 = 16
@@ -59,10 +60,14 @@ class ActivationMemory:
         return ends + config.encoder_layers * self._block(self.encoder_block(batch), tokens)
 
     def encoder_block(self, batch: PaddedShape) -> int:
-        """Two norms and their results, keys, convolved keys, queries, gated; the feed-forward."""
+        """Two norms and their results, keys, convolved keys, queries, gated; the feed-forward; the
+        convolution kernels' spectra where they are kept."""
         tokens, config = batch.sources, self.config
         parts = 2 if config.ssm_projections == "complex" else 1
         mixed = self.product_bytes * tokens * config.d_model * (3 + 3 * parts)
+        size = Layout.of(batch.source, published=config.published_convolution).size
+        if keeps_spectra(batch.samples * parts, batch.source, size, self.product_bytes, FP32):
+            mixed += 2 * FP32 * (size // 2 + 1) * config.d_model
         return 2 * self._norm(tokens) + mixed + self._feed_forward(tokens) + self._drops(tokens, 2)
 
     def decoder(self, batch: PaddedShape) -> int:

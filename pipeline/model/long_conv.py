@@ -84,39 +84,46 @@ def two_sided_transposed(kernel: Tensor, count: int, layout: Layout) -> tuple[Te
     return directions, kernel[:, 0]
 
 
-def convolve(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
-    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, H, L) from u (B, H, L) and kernel (H, F).
+def kernel_spectrum(kernel: Tensor) -> Tensor:
+    """rfft of kernels (H, F) over F, so that products with it need no scaling: (H, F / 2 + 1)."""
+    return torch.fft.rfft(kernel, norm="forward")
+
+
+def convolve(u: Tensor, spectrum: Tensor, layout: Layout) -> Tensor:
+    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, H, L) from u (B, H, L) and the kernel's spectrum.
 
     If the FFT is shorter than input and kernel, by overlap-save: each segment also reads the lags
-    before and after it, whose outputs are wrapped around and dropped. The result has the kernel's
-    type.
+    before and after it, whose outputs are wrapped around and dropped. The result has the real type
+    of the spectrum.
     """
     length, size, overlap = u.shape[-1], layout.size, layout.lags - 1
-    spectrum = torch.fft.rfft(kernel, norm="forward")  # the products need no scaling then
+    dtype = spectrum.dtype.to_real()
     if layout.reverse_end != size or size >= length + overlap:
-        return _signal(_spectrum(u, kernel).mul_(spectrum), size)[..., :length]
-    z = kernel.new_empty(u.shape)
+        return _signal(_spectrum(u, size, dtype).mul_(spectrum), size)[..., :length]
+    z = u.new_empty(u.shape, dtype=dtype)
     step = size - 2 * overlap
     for start in range(0, length, step):
         begin, stop = max(0, start - overlap), min(length, start + step)
-        segment = _spectrum(u[..., begin : stop + overlap], kernel).mul_(spectrum)
+        segment = _spectrum(u[..., begin : stop + overlap], size, dtype).mul_(spectrum)
         z[..., start:stop] = _signal(segment, size)[..., start - begin : stop - begin]
     return z
 
 
-def convolve_backward(u: Tensor, grad: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+def convolve_backward(
+    u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout
+) -> tuple[Tensor, Tensor]:
     """Gradients of `convolve` in one piece: u's (B, H, L) and the kernel's (H, F), from z's."""
-    length, size = u.shape[-1], kernel.shape[-1]
-    grad_spectrum = _spectrum(grad, kernel)
-    products = _spectrum(u, kernel).conj_physical_().mul_(grad_spectrum)
+    length, size, dtype = u.shape[-1], layout.size, spectrum.dtype.to_real()
+    grad_spectrum = _spectrum(grad, size, dtype)
+    products = _spectrum(u, size, dtype).conj_physical_().mul_(grad_spectrum)
     grad_kernel = torch.fft.irfft(products.sum(0), n=size)
-    grad_spectrum.mul_(torch.fft.rfft(kernel, norm="forward").conj_physical_())
+    grad_spectrum.mul_(spectrum.conj())
     return _signal(grad_spectrum, size)[..., :length], grad_kernel
 
 
-def _spectrum(u: Tensor, kernel: Tensor) -> Tensor:
-    """rfft of u (B, H, L), zero-padded to the kernel's length, in the kernel's type."""
-    return torch.fft.rfft(u.to(kernel.dtype), n=kernel.shape[-1])
+def _spectrum(u: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """rfft of u (B, H, L), zero-padded to F, in a real type."""
+    return torch.fft.rfft(u.to(dtype), n=size)
 
 
 def _signal(spectrum: Tensor, size: int) -> Tensor:

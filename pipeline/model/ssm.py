@@ -16,11 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from .config import LocostConfig
 from .kept_kernels import BLOCK_ELEMENTS, TRUNCATED_FROM, KeptKernels, kept_limit
+from .kernel_build import BUILDS, KernelBuild
 from .layers import FromChannels, IntoChannels, at_least_fp32
-from .long_conv import Layout, convolve, convolve_backward, two_sided, two_sided_transposed
+from .long_conv import Layout, convolve, convolve_backward, kernel_spectrum, two_sided
 from .vandermonde import Vandermonde, levels, modes, reach
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
+SPECTRUM_SHARE = 4
+"""The kernels' spectra are kept for backward where they take at most 1 / 4 of the input's bytes."""
 
 
 @torch.no_grad()
@@ -32,24 +35,29 @@ def state_space_convolution(
     lags: Sequence[int] = (),
     kept: Tensor | None = None,
     out: Tensor | None = None,
+    build: KernelBuild = "torch",
+    spectra: list[Tensor] | None = None,
 ) -> Tensor:
     """u (B, H, L) convolved with the kernels of the parameters, a block of channels at a time.
 
     `lags`: those that each channel's kernel needs; a block computes its maximum. `kept`: the
-    kernels (D, H, at least L) where they are known. `out`: where to write; it may be u.
+    kernels (D, H, at least L) where they are known. `out`: where to write; it may be u. `spectra`:
+    gets those of each block's kernels.
     """
     dtype, length = working_type(u, parameters[-1]), u.shape[-1]
     layout = Layout.of(length, max(lags, default=length), published)
     z = torch.empty_like(u) if out is None else out
     with torch.autocast(u.device.type, enabled=False):
-        for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
+        for block, part in channel_blocks(u, parameters, layout):
             layout = Layout.of(length, max(lags[block], default=length), published)
             if kept is None:
-                directions = Vandermonde(*modes(*dynamics, hold=hold), layout.lags, dtype).kernel()
+                kernel = BUILDS[build](part, hold, layout, dtype).kernel()
             else:
-                directions = kept[:, block, : layout.lags]
-            kernel = two_sided(directions, skip[0], layout)
-            z[:, block] = convolve(u[:, block], kernel, layout)
+                kernel = two_sided(kept[:, block, : layout.lags], part[-1][0], layout)
+            spectrum = kernel_spectrum(kernel)
+            z[:, block] = convolve(u[:, block], spectrum, layout)
+            if spectra is not None:
+                spectra.append(spectrum)
     return z
 
 
@@ -66,37 +74,52 @@ def needed_lags(
 
 
 class _StateSpaceConvolution(torch.autograd.Function):
-    """The layer's two-sided convolution; saves only its inputs and recomputes in backward."""
+    """The layer's two-sided convolution; saves its inputs, and the kernels' spectra where they are
+    small, and recomputes the rest in backward."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, hold: bool, published: bool, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(u, *parameters)
+    def forward(
+        ctx: Any, u: Tensor, hold: bool, published: bool, build: KernelBuild, *parameters: Tensor
+    ) -> Tensor:
         ctx.hold, ctx.layout = hold, Layout.of(u.shape[-1], published=published)
-        return state_space_convolution(u, parameters, hold, published)
+        ctx.build = BUILDS[build]
+        width = working_type(u, parameters[-1]).itemsize
+        kept = keeps_spectra(u.shape[0], u.shape[-1], ctx.layout.size, u.itemsize, width)
+        spectra: list[Tensor] = []
+        z = state_space_convolution(
+            u, parameters, hold, published, build=build, spectra=spectra if kept else None
+        )
+        ctx.save_for_backward(u, *parameters, *spectra)
+        return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        u, *parameters = ctx.saved_tensors
+        u, *saved = ctx.saved_tensors
+        parameters, spectra = saved[: len(KERNEL_PARAMETERS)], saved[len(KERNEL_PARAMETERS) :]
         layout, dtype = ctx.layout, working_type(u, parameters[-1])
         grad_u = torch.empty_like(u)
-        grads = [torch.empty_like(parameter) for parameter in parameters]
+        grads = []
         with torch.autocast(u.device.type, enabled=False):
-            for block, (*dynamics, skip) in channel_blocks(u, parameters, layout):
-                leaves = [value.detach().requires_grad_() for value in dynamics]
-                with torch.enable_grad():
-                    c, z = modes(*leaves, hold=ctx.hold)
-                vandermonde = Vandermonde(c.detach(), z.detach(), layout.lags, dtype)
-                kernel = two_sided(vandermonde.kernel(), skip[0], layout)
+            for index, (block, part) in enumerate(channel_blocks(u, parameters, layout)):
+                build = ctx.build(part, ctx.hold, layout, dtype, differentiable=True)
+                spectrum = spectra[index] if spectra else kernel_spectrum(build.kernel())
                 grad_u[:, block], grad_kernel = convolve_backward(
-                    u[:, block], grad[:, block], kernel
+                    u[:, block], grad[:, block], spectrum, layout
                 )
-                directions, grad_skip = two_sided_transposed(grad_kernel, len(c), layout)
-                grad_modes = vandermonde.backward(directions)
-                block_grads = torch.autograd.grad((c, z), leaves, grad_modes)
-                for total, part in zip(grads, (*block_grads, grad_skip[None]), strict=True):
-                    total[:, block] = part
-        return grad_u, None, None, *grads
+                grads.append(build.gradients(grad_kernel))
+        return grad_u, None, None, None, *map(_of_all_channels, zip(*grads, strict=True))
+
+
+def _of_all_channels(blocks: Sequence[Tensor]) -> Tensor:
+    """A parameter's gradient from those of the blocks of channels, its second dimension."""
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=1)
+
+
+def keeps_spectra(samples: int, length: int, size: int, input_bytes: int, width: int) -> bool:
+    """Whether the kernels' spectra, as large as the kernels (H, F), are kept for backward: where
+    they are small against the input (B, H, L), which is kept too; bytes of an element of each."""
+    return SPECTRUM_SHARE * size * width <= samples * length * input_bytes
 
 
 def channel_blocks(
@@ -134,6 +157,8 @@ class BidirectionalSSM(nn.Module):
         as_in_paper = config.ssm_initialisation == "paper"
         self.hold = config.ssm_discretisation == "zero_order_hold"
         self.published = config.published_convolution
+        self.kernel_build: KernelBuild = "torch"
+        """How kernels and their gradients are computed."""
         self.parts = 2 if config.ssm_projections == "complex" else 1
         self.kept = KeptKernels(kept_limit(config))
         """Used without gradients and outside training, where parameters stand still."""
@@ -176,12 +201,16 @@ class BidirectionalSSM(nn.Module):
         if self.published and length % 2:  # the published code makes lengths even
             u = torch.nn.functional.pad(u, (0, 1))
         if torch.is_grad_enabled():
-            z = _StateSpaceConvolution.apply(u, self.hold, self.published, *parameters)
+            z = _StateSpaceConvolution.apply(
+                u, self.hold, self.published, self.kernel_build, *parameters
+            )
         else:
             truncated = length >= TRUNCATED_FROM and not self.published
             lags = needed_lags(u, parameters, self.hold) if truncated else ()
             kept = None if truncated or self.training else self._kept(u, parameters)
-            z = state_space_convolution(u, parameters, self.hold, self.published, lags, kept, out=u)
+            z = state_space_convolution(
+                u, parameters, self.hold, self.published, lags, kept, u, self.kernel_build
+            )
         return z[..., :length].unflatten(0, (-1, self.parts)).flatten(1, 2)
 
     def _kept(self, u: Tensor, parameters: Sequence[Tensor]) -> Tensor | None:
@@ -210,3 +239,10 @@ class BidirectionalSSM(nn.Module):
         return Vandermonde(
             *modes(*dynamics, hold=self.hold), length, at_least_fp32(skip.dtype)
         ).kernel()
+
+
+def set_kernel_build(model: nn.Module, build: KernelBuild) -> None:
+    """How all layers of a model compute their kernels."""
+    for module in model.modules():
+        if isinstance(module, BidirectionalSSM):
+            module.kernel_build = build
