@@ -15,7 +15,7 @@ from pipeline.model import Locost
 from pipeline.model.flops import encoder_flops, training_flops
 from pipeline.model.kept_kernels import BLOCK_ELEMENTS
 from pipeline.model.layers import GatedFeedForward
-from pipeline.model.long_conv import Layout, convolve
+from pipeline.model.long_conv import Layout, convolve, kernel_spectrum
 from pipeline.model.ssm import BidirectionalSSM
 from pipeline.model.static_decoding import choose_steps, decoding_mode
 
@@ -243,7 +243,7 @@ def _by_blocks(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
     z = torch.empty_like(u)
     for start in range(0, u.shape[1], size):
         block = slice(start, start + size)
-        z[:, block] = convolve(u[:, block], kernel[block], layout)
+        convolve(u[:, block], kernel_spectrum(kernel[block]), layout, z[:, block])
     return z
 
 

@@ -89,36 +89,39 @@ def kernel_spectrum(kernel: Tensor) -> Tensor:
     return torch.fft.rfft(kernel, norm="forward")
 
 
-def convolve(u: Tensor, spectrum: Tensor, layout: Layout) -> Tensor:
-    """z_j = sum_l kernel[(j - l) mod F] u_l: (B, H, L) from u (B, H, L) and the kernel's spectrum.
+def convolve(u: Tensor, spectrum: Tensor, layout: Layout, out: Tensor) -> None:
+    """z_j = sum_l kernel[(j - l) mod F] u_l of u (B, H, L) and the kernel's spectrum, into `out`
+    (B, H, L), which may be u.
 
     If the FFT is shorter than input and kernel, by overlap-save: each segment also reads the lags
-    before and after it, whose outputs are wrapped around and dropped. The result has the real type
-    of the spectrum.
+    before and after it, whose outputs are wrapped around and dropped.
     """
     length, size, overlap = u.shape[-1], layout.size, layout.lags - 1
     dtype = spectrum.dtype.to_real()
     if layout.reverse_end != size or size >= length + overlap:
-        return _signal(_spectrum(u, size, dtype).mul_(spectrum), size)[..., :length]
+        out.copy_(_signal(_spectrum(u, size, dtype).mul_(spectrum), size)[..., :length])
+        return
     z = u.new_empty(u.shape, dtype=dtype)
     step = size - 2 * overlap
     for start in range(0, length, step):
         begin, stop = max(0, start - overlap), min(length, start + step)
         segment = _spectrum(u[..., begin : stop + overlap], size, dtype).mul_(spectrum)
         z[..., start:stop] = _signal(segment, size)[..., start - begin : stop - begin]
-    return z
+    out.copy_(z)
 
 
 def convolve_backward(
-    u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout
-) -> tuple[Tensor, Tensor]:
-    """Gradients of `convolve` in one piece: u's (B, H, L) and the kernel's (H, F), from z's."""
+    u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout, out: Tensor
+) -> Tensor:
+    """Gradients of `convolve` in one piece, from z's: u's into `out` (B, H, L), and the kernel's
+    (H, F)."""
     length, size, dtype = u.shape[-1], layout.size, spectrum.dtype.to_real()
     grad_spectrum = _spectrum(grad, size, dtype)
     products = _spectrum(u, size, dtype).conj_physical_().mul_(grad_spectrum)
     grad_kernel = torch.fft.irfft(products.sum(0), n=size)
     grad_spectrum.mul_(spectrum.conj())
-    return _signal(grad_spectrum, size)[..., :length], grad_kernel
+    out.copy_(_signal(grad_spectrum, size)[..., :length])
+    return grad_kernel
 
 
 def _spectrum(u: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -14,51 +14,49 @@ Shapes: B batch, H channels, L positions, F length of the FFT, P = ceil(B / 2) p
 import torch
 from torch import Tensor
 
+from .long_conv import Layout
 
-def spectrum(kernel: Tensor) -> Tensor:
-    """That of a kernel (H, F), both halves, scaled by 1 / F: (H, F) complex."""
+
+def kernel_spectrum(kernel: Tensor) -> Tensor:
+    """FFT of kernels (H, F), so that products with it need no scaling: (H, F)."""
     return torch.fft.fft(kernel, norm="forward")
 
 
-def convolve(u: Tensor, kernel_spectrum: Tensor, out: Tensor | None = None) -> Tensor:
-    """The circular convolution of u (B, H, L), padded to F, with a kernel's `spectrum`: (B, H, L).
+def convolve(u: Tensor, spectrum: Tensor, layout: Layout, out: Tensor) -> None:
+    """`long_conv.convolve` in one piece."""
+    z = torch.fft.fft(pack(u, spectrum)).mul_(spectrum)
+    unpack(torch.fft.ifft(z, norm="forward"), out)
 
-    In the kernel's type, or in that of `out`.
+
+def convolve_backward(
+    u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout, out: Tensor
+) -> Tensor:
+    """`long_conv.convolve_backward`.
+
+    The correlation of the pairs has as its real part the sum over both rows, which is the kernel's
+    gradient, and in its imaginary part their cross terms.
     """
-    z = torch.fft.fft(pack(u, kernel_spectrum)).mul_(kernel_spectrum)
-    return unpack(torch.fft.ifft(z, norm="forward"), u, out)
-
-
-def convolve_backward(u: Tensor, grad: Tensor, kernel_spectrum: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `convolve`, u's (B, H, L) and the kernel's (H, F), from the result's (B, H, L).
-
-    The kernel's is the real part of the correlation of the pairs: that is the sum over both rows,
-    the imaginary part holds their cross terms.
-    """
-    grad_pairs = torch.fft.fft(pack(grad, kernel_spectrum))
-    products = torch.fft.fft(pack(u, kernel_spectrum)).conj_physical_().mul_(grad_pairs)
+    grad_pairs = torch.fft.fft(pack(grad, spectrum))
+    products = torch.fft.fft(pack(u, spectrum)).conj_physical_().mul_(grad_pairs)
     grad_kernel = torch.fft.ifft(products.sum(0)).real
-    grad_pairs.mul_(kernel_spectrum.conj())
-    return unpack(torch.fft.ifft(grad_pairs, norm="forward"), u), grad_kernel
+    unpack(torch.fft.ifft(grad_pairs.mul_(spectrum.conj()), norm="forward"), out)
+    return grad_kernel
 
 
-def pack(u: Tensor, kernel_spectrum: Tensor) -> Tensor:
+def pack(u: Tensor, spectrum: Tensor) -> Tensor:
     """u (B, H, L) -> complex (P, H, F): rows 2p and 2p + 1 as real and imaginary part, zeros after
-    them and beside the last of an odd number."""
+    them and beside the last of an odd number; in the type of a spectrum (H, F)."""
     rows, channels, length = u.shape
-    size = kernel_spectrum.shape[-1]
-    pairs = kernel_spectrum.new_zeros((rows + 1) // 2, channels, size)
+    pairs = spectrum.new_zeros((rows + 1) // 2, channels, spectrum.shape[-1])
     parts = torch.view_as_real(pairs)
     parts[:, :, :length, 0] = u[0::2]
     parts[: rows // 2, :, :length, 1] = u[1::2]
     return pairs
 
 
-def unpack(pairs: Tensor, like: Tensor, out: Tensor | None = None) -> Tensor:
-    """Complex (P, H, F) -> the first L positions of rows as of `like` (B, H, L)."""
-    rows, _, length = like.shape
+def unpack(pairs: Tensor, out: Tensor) -> None:
+    """Complex (P, H, F) -> the first L positions of their rows, into `out` (B, H, L)."""
+    rows, _, length = out.shape
     parts = torch.view_as_real(pairs)
-    u = parts.new_empty(like.shape) if out is None else out
-    u[0::2] = parts[:, :, :length, 0]
-    u[1::2] = parts[: rows // 2, :, :length, 1]
-    return u
+    out[0::2] = parts[:, :, :length, 0]
+    out[1::2] = parts[: rows // 2, :, :length, 1]

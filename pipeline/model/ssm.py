@@ -8,22 +8,40 @@ not.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import long_conv, row_pairs
 from .config import LocostConfig
 from .kept_kernels import BLOCK_ELEMENTS, TRUNCATED_FROM, KeptKernels, kept_limit
 from .kernel_build import BUILDS, KernelBuild
 from .layers import FromChannels, IntoChannels, at_least_fp32
-from .long_conv import Layout, convolve, convolve_backward, kernel_spectrum, two_sided
+from .long_conv import Layout, two_sided
 from .vandermonde import Vandermonde, levels, modes, reach
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
 SPECTRUM_SHARE = 4
 """The kernels' spectra are kept for backward where they take at most 1 / 4 of the input's bytes."""
+
+
+class Convolution(Protocol):
+    """A module that convolves inputs with kernels by FFT, see long_conv.py."""
+
+    def kernel_spectrum(self, kernel: Tensor) -> Tensor: ...
+
+    def convolve(self, u: Tensor, spectrum: Tensor, layout: Layout, out: Tensor) -> None: ...
+
+    def convolve_backward(
+        self, u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout, out: Tensor
+    ) -> Tensor: ...
+
+
+Transform = Literal["rows", "pairs"]
+"""A row of the batch in a real FFT, or two in a complex one."""
+TRANSFORMS: dict[Transform, Convolution] = {"rows": long_conv, "pairs": row_pairs}
 
 
 @torch.no_grad()
@@ -36,6 +54,7 @@ def state_space_convolution(
     kept: Tensor | None = None,
     out: Tensor | None = None,
     build: KernelBuild = "torch",
+    transform: Transform = "rows",
     spectra: list[Tensor] | None = None,
 ) -> Tensor:
     """u (B, H, L) convolved with the kernels of the parameters, a block of channels at a time.
@@ -47,6 +66,7 @@ def state_space_convolution(
     dtype, length = working_type(u, parameters[-1]), u.shape[-1]
     layout = Layout.of(length, max(lags, default=length), published)
     z = torch.empty_like(u) if out is None else out
+    way = TRANSFORMS[transform]
     with torch.autocast(u.device.type, enabled=False):
         for block, part in channel_blocks(u, parameters, layout):
             layout = Layout.of(length, max(lags[block], default=length), published)
@@ -54,8 +74,8 @@ def state_space_convolution(
                 kernel = BUILDS[build](part, hold, layout, dtype).kernel()
             else:
                 kernel = two_sided(kept[:, block, : layout.lags], part[-1][0], layout)
-            spectrum = kernel_spectrum(kernel)
-            z[:, block] = convolve(u[:, block], spectrum, layout)
+            spectrum = way.kernel_spectrum(kernel)
+            way.convolve(u[:, block], spectrum, layout, z[:, block])
             if spectra is not None:
                 spectra.append(spectrum)
     return z
@@ -79,16 +99,19 @@ class _StateSpaceConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, hold: bool, published: bool, build: KernelBuild, *parameters: Tensor
-    ) -> Tensor:
+        ctx: Any, u: Tensor, hold: bool, published: bool, build: KernelBuild,
+        transform: Transform, *parameters: Tensor,
+    ) -> Tensor:  # fmt: skip
         ctx.hold, ctx.layout = hold, Layout.of(u.shape[-1], published=published)
-        ctx.build = BUILDS[build]
+        ctx.build, ctx.way = BUILDS[build], TRANSFORMS[transform]
         width = working_type(u, parameters[-1]).itemsize
-        kept = keeps_spectra(u.shape[0], u.shape[-1], ctx.layout.size, u.itemsize, width)
+        size = ctx.layout.size * (2 if transform == "pairs" else 1)
+        kept = keeps_spectra(u.shape[0], u.shape[-1], size, u.itemsize, width)
         spectra: list[Tensor] = []
         z = state_space_convolution(
-            u, parameters, hold, published, build=build, spectra=spectra if kept else None
-        )
+            u, parameters, hold, published, build=build, transform=transform,
+            spectra=spectra if kept else None,
+        )  # fmt: skip
         ctx.save_for_backward(u, *parameters, *spectra)
         return z
 
@@ -103,12 +126,12 @@ class _StateSpaceConvolution(torch.autograd.Function):
         with torch.autocast(u.device.type, enabled=False):
             for index, (block, part) in enumerate(channel_blocks(u, parameters, layout)):
                 build = ctx.build(part, ctx.hold, layout, dtype, differentiable=True)
-                spectrum = spectra[index] if spectra else kernel_spectrum(build.kernel())
-                grad_u[:, block], grad_kernel = convolve_backward(
-                    u[:, block], grad[:, block], spectrum, layout
+                spectrum = spectra[index] if spectra else ctx.way.kernel_spectrum(build.kernel())
+                grad_kernel = ctx.way.convolve_backward(
+                    u[:, block], grad[:, block], spectrum, layout, grad_u[:, block]
                 )
                 grads.append(build.gradients(grad_kernel))
-        return grad_u, None, None, None, *map(_of_all_channels, zip(*grads, strict=True))
+        return grad_u, None, None, None, None, *map(_of_all_channels, zip(*grads, strict=True))
 
 
 def _of_all_channels(blocks: Sequence[Tensor]) -> Tensor:
@@ -117,8 +140,8 @@ def _of_all_channels(blocks: Sequence[Tensor]) -> Tensor:
 
 
 def keeps_spectra(samples: int, length: int, size: int, input_bytes: int, width: int) -> bool:
-    """Whether the kernels' spectra, as large as the kernels (H, F), are kept for backward: where
-    they are small against the input (B, H, L), which is kept too; bytes of an element of each."""
+    """Whether the kernels' spectra, `size` numbers a channel, are kept for backward: where they are
+    small against the input (B, H, L), which is kept too; bytes of a number of each."""
     return SPECTRUM_SHARE * size * width <= samples * length * input_bytes
 
 
@@ -159,6 +182,8 @@ class BidirectionalSSM(nn.Module):
         self.published = config.published_convolution
         self.kernel_build: KernelBuild = "torch"
         """How kernels and their gradients are computed."""
+        self.transform: Transform = "rows"
+        """Of training batches."""
         self.parts = 2 if config.ssm_projections == "complex" else 1
         self.kept = KeptKernels(kept_limit(config))
         """Used without gradients and outside training, where parameters stand still."""
@@ -201,8 +226,9 @@ class BidirectionalSSM(nn.Module):
         if self.published and length % 2:  # the published code makes lengths even
             u = torch.nn.functional.pad(u, (0, 1))
         if torch.is_grad_enabled():
+            transform = self.transform if len(u) > 1 else "rows"
             z = _StateSpaceConvolution.apply(
-                u, self.hold, self.published, self.kernel_build, *parameters
+                u, self.hold, self.published, self.kernel_build, transform, *parameters
             )
         else:
             truncated = length >= TRUNCATED_FROM and not self.published
