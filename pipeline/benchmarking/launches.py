@@ -21,7 +21,7 @@ from pipeline.benchmarking.step_parts import OPTIMIZER, OTHER, PARTS, Parts
 from pipeline.common.gpus import GPUS, Gpu
 from pipeline.config import DEFAULT_RECIPE, RunConfig, TrainConfig, parse
 from pipeline.model import Locost, LocostConfig
-from pipeline.model.ssm import set_kernel_build
+from pipeline.model.ssm import ssm_layers
 from pipeline.training.optimizer import parameter_groups
 
 Sizes = tuple[int, ...]
@@ -102,7 +102,8 @@ def model_on_card(config: LocostConfig) -> Locost:
     with torch.device("meta"):
         model = Locost(config)
     to_card(model)
-    set_kernel_build(model, "triton")
+    for layer in ssm_layers(model):
+        layer.kernel_build, layer.transform = "triton", "pairs"
     return model
 
 

@@ -94,8 +94,15 @@ class TrainConfig:
     recompute_activations: bool = False
     """Gradient (activation) checkpointing: keep only the inputs of each block, recompute the
     rest in the backward pass; less memory, more time."""
-    compile: bool = False
-    """Compile each block with torch.compile; lengths are then padded to multiples of 256."""
+    kernel_build: Literal["auto", "torch", "triton"] = "auto"
+    """How the encoder's convolution kernels and their gradients are computed. torch: by matrix
+    products; triton: in three launches on an NVIDIA GPU. auto: as for attention."""
+    fft: Literal["auto", "rows", "pairs"] = "auto"
+    """How training batches are convolved. rows: each in a real FFT; pairs: two rows in a complex
+    one. auto: as for attention; on a CPU rows."""
+    blocks: Literal["auto", "eager", "compiled"] = "auto"
+    """Whether blocks are compiled (torch.compile). auto: as for attention; on a CPU, where that
+    takes minutes, and with ZeRO stage 3 they are not."""
     seed: int = 0
     """Random seed for the initial weights, the sample order and dropout."""
     checkpoint_every: int = 1_000
@@ -228,8 +235,8 @@ class RunConfig:
                     f"{self.baseline}, which has its own (--model.baseline_settings "
                     "'{d_model: 512}'); leave one of the two out"
                 )
-        for name, plain in (("compile", False), ("attention", "auto")):
-            if getattr(self.train, name) != plain:
+        for name in ("attention", "kernel_build", "fft", "blocks"):
+            if getattr(self.train, name) != "auto":
                 raise ValueError(
                     f"train.{name} is {getattr(self.train, name)}, which is for LOCOST's blocks; "
                     f"with --model.baseline {self.baseline} leave it out"

@@ -10,7 +10,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from . import choosing
 from .attention import Attention, attend
 from .attention_backends import (
     PACKED,
@@ -60,18 +59,6 @@ def obstacles(device: torch.device, dtype: torch.dtype, dropout: float) -> dict[
         "flash": flash_obstacle(device, dtype),
     }
     return {backend: reason for backend, reason in found.items() if reason}
-
-
-def conditions(
-    device: torch.device, dtype: torch.dtype, config: LocostConfig
-) -> dict[str, str | int | float]:
-    """What a choice of `auto` depends on: kept beside it, they tell whether it may be reused."""
-    return {
-        **choosing.conditions(device, dtype),
-        "heads": config.num_heads,
-        "head_dim": config.head_dim,
-        "dropout": config.dropout,
-    }
 
 
 def trial(

@@ -38,6 +38,8 @@ class Candidates(Generic[Name]):
     """Why auto does not try some that can."""
     where: str = ""
     """On which device and in which type they were tested."""
+    test_reference: bool = True
+    """Whether the reference is tested where it is the only one to try."""
 
 
 def choose(name: str, candidates: Candidates[Name]) -> tuple[Name, str]:
@@ -60,17 +62,19 @@ def choose(name: str, candidates: Candidates[Name]) -> tuple[Name, str]:
     if reason := dropped.get(tried[0]):
         instead = f"{candidates.option} {candidates.reference} or auto"
         raise ValueError(f"{what} {name} is not available: {reason}; or give {instead}")
-    errors = _measured(candidates, tried, candidates.test, dropped, name)
+    errors: dict[Name, float] = {}
     times: dict[Name, float] = {}
+    if candidates.test_reference or tried != [candidates.reference]:
+        errors = _measured(candidates, tried, candidates.test, dropped, name)
     if len(errors) > 1:
         times = _measured(candidates, errors, candidates.trial, dropped, name)
     chosen = fastest(times, candidates.reference) if name == "auto" else tried[0]
-    facts = [f"relative error {errors[chosen]:.1e}{candidates.where}"]
+    facts = [f"relative error {errors[chosen]:.1e}{candidates.where}"] if errors else []
     if times:
         facts.append("trial: " + ", ".join(f"{one} {times[one]:.1f} ms" for one in times))
     if name == "auto":
         facts += _not_chosen(dropped)
-    return chosen, f"{chosen} ({'; '.join(facts)})"
+    return chosen, f"{chosen} ({'; '.join(facts)})" if facts else chosen
 
 
 def _measured(

@@ -149,15 +149,16 @@ class DecoderState:
         return f"cross-attention: {form}, {size / 2**30:.2f} GiB"
 
 
-def use_attention(decoder: Decoder, name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Choose the backend of the decoder's attention, `attention_backend`; returns a line on it.
+def use_attention(
+    decoder: Decoder, name: str, device: torch.device, dtype: torch.dtype
+) -> tuple[Backend, str]:
+    """Set the backend of the decoder's attention, `attention_backend`: which, and why, in one line.
 
     `name`: auto, varlen, flash or sdpa. `dtype`: of matrix products, autocast's or the parameters'.
-    A decoder in training mode needs a backend with its dropout. Only one process may be given auto,
-    the others what it chose. Raises as `choose_backend` does.
+    A decoder in training mode needs a backend with its dropout. Raises as `choose_backend` does.
     """
     trained = decoder.config if decoder.training else replace(decoder.config, dropout=0.0)
     decoder.attention_backend, reason = choose_backend(name, device, dtype, trained)
     if decoder.attention_backend != "sdpa" and decoder.relative_bias is not None:
         reason += f"; self-attention by sdpa, as {decoder.attention_backend} takes no relative bias"
-    return f"attention: {reason}"
+    return decoder.attention_backend, reason

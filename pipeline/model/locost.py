@@ -13,7 +13,7 @@ from .decoder import Decoder, DecoderState
 from .encoder import Encoder
 from .generation import DecodingStrategy, EarlyStopping, generate
 from .layers import Block, at_least_fp32
-from .ssm import KERNEL_PARAMETERS, BidirectionalSSM
+from .ssm import KERNEL_PARAMETERS, BidirectionalSSM, ssm_layers
 
 IGNORED = -100
 """The label of target positions that are excluded from the loss."""
@@ -100,12 +100,13 @@ class Locost(nn.Module):
     def compile_blocks(self, **options: Any) -> None:
         """Compile every block with torch.compile; parameter names stay the same.
 
+        `dynamic=True`: once for all shapes, and once more for batches of one.
+
         The convolutions are excluded: the compiler fuses nothing in complex numbers and FFTs.
         """
-        for module in self.modules():
-            if isinstance(module, BidirectionalSSM):
-                convolution = torch.compiler.disable(module.convolution)
-                module.convolution = convolution  # type: ignore[method-assign]
+        for layer in ssm_layers(self):
+            convolution = torch.compiler.disable(layer.convolution)
+            layer.convolution = convolution  # type: ignore[method-assign]
         for block in self._blocks():
             block.compile(**options)
 

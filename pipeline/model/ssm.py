@@ -267,8 +267,6 @@ class BidirectionalSSM(nn.Module):
         ).kernel()
 
 
-def set_kernel_build(model: nn.Module, build: KernelBuild) -> None:
-    """How all layers of a model compute their kernels."""
-    for module in model.modules():
-        if isinstance(module, BidirectionalSSM):
-            module.kernel_build = build
+def ssm_layers(model: nn.Module) -> list[BidirectionalSSM]:
+    """All of a model's."""
+    return [module for module in model.modules() if isinstance(module, BidirectionalSSM)]

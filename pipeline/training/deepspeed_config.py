@@ -11,6 +11,8 @@ import torch
 from pipeline.common import paths
 from pipeline.config import RunConfig
 
+WHOLE_BLOCKS = "ZeRO stage 3 gathers parameters inside the blocks"
+"""Why those cannot be compiled."""
 BLOCKS = ("zero_optimization", "bf16", "fp16", "torch_autocast")
 STATED_ELSEWHERE = {
     "optimizer": "train.peak_lr, train.betas, train.weight_decay",
@@ -39,10 +41,10 @@ def deepspeed_settings(config: RunConfig, processes: int) -> dict[str, Any]:
                 f"{config.deepspeed_config}: {block}.enabled casts every parameter, the SSM's with "
                 "them; remove the block and set --train.precision"
             )
-    if stage == 3 and config.train.compile:
+    if stage == 3 and config.train.blocks == "compiled":
         raise ValueError(
-            f"train.compile with {config.deepspeed_config}: stage 3 gathers parameters inside the "
-            "blocks; use ds_configs/zero2.json or --train.compile false"
+            f"train.blocks compiled with {config.deepspeed_config}: {WHOLE_BLOCKS}; use "
+            "ds_configs/zero2.json or --train.blocks auto"
         )
     for name, instead in STATED_ELSEWHERE.items():
         if name in settings:

@@ -22,9 +22,6 @@ compiler.compile = lambda: compiler.dummy_decorator
 def make_engine(config: RunConfig, prepared: PreparedRun) -> deepspeed.DeepSpeedEngine:
     """ZeRO around the prepared model, with torch's AdamW; a collective."""
     prepared.model.recompute_activations(config.train.recompute_activations)
-    if config.train.compile:
-        assert isinstance(prepared.model, Locost)  # the configuration refuses it for others
-        prepared.model.compile_blocks(dynamic=False)
     if isinstance(prepared.model, Locost):
         # ZeRO-3 gathers a whole block's parameters at its entry: the block multiplies by several
         # layers' weights together, outside of those layers' own forward passes.

@@ -8,18 +8,13 @@ import torch
 from pipeline.baselines.model import Baseline, load_baseline
 from pipeline.baselines.registry import Model, baseline_of, weights_file
 from pipeline.baselines.systems import BaselineConfig
-from pipeline.common.files import read_object, replace_json
 from pipeline.config import DataConfig, RunConfig
 from pipeline.data.mixture import Mixture
-from pipeline.distributed.world import World
 from pipeline.inference.decode import model_folder
-from pipeline.model import Locost, LocostConfig, attention_choice, folder
+from pipeline.model import Locost, LocostConfig, folder
 from pipeline.model.config import INITIALISATION
-from pipeline.model.decoder import use_attention
 from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import HuggingFaceTokenizer, Tokenizer, open_tokenizer
-
-ATTENTION = "attention.json"  # in the run folder
 
 
 def weights_sha256(checkpoint: str) -> str:
@@ -43,34 +38,6 @@ def starting_model(config: RunConfig, train: Mixture, validation: Dataset | None
     if config.init_from:
         return starting_locost(config.init_from, architecture, train.tokenizer["sha256"])
     return Locost(architecture)
-
-
-def set_attention(model: Model, config: RunConfig, world: World, keep: bool) -> None:
-    """Choose the decoder's attention backend: rank 0 for all, once for a run; a collective.
-
-    A choice by timing would differ between ranks, and after a restart, and with it the rounding.
-    RUN/attention.json keeps it, where `keep`, for the same device and sizes. Raises ValueError on
-    all processes where a backend cannot be used.
-    """
-    if not isinstance(model, Locost):
-        return
-    dtype = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
-    file, name = Path(config.output) / ATTENTION, config.train.attention
-    where = attention_choice.conditions(world.device, dtype, model.config)
-
-    def set_to(backend: str) -> str:
-        return use_attention(model.decoder, backend, world.device, dtype)
-
-    def choose() -> None:
-        kept = read_object(file)
-        again = name == "auto" and kept.get("for") == where
-        print(set_to(kept.get("backend", name) if again else name))
-        if keep:
-            replace_json(file, {"backend": model.decoder.attention_backend, "for": where})
-
-    world.on_all(lambda: choose() if world.is_main else None, ValueError, OSError)
-    chosen = world.broadcast(model.decoder.attention_backend)
-    world.on_all(lambda: None if world.is_main else set_to(chosen), ValueError)
 
 
 def starting_locost(checkpoint: str, architecture: LocostConfig, tokenizer_sha256: str) -> Locost:

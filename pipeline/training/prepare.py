@@ -13,8 +13,9 @@ from pipeline.distributed.world import World
 from pipeline.model.config import INITIALISATION
 from pipeline.shards import Dataset
 from pipeline.training.checkpoint import Checkpoints, read_markers
+from pipeline.training.choices import set_choices
 from pipeline.training.deepspeed_config import deepspeed_settings
-from pipeline.training.initial_model import set_attention, starting_model, weights_sha256
+from pipeline.training.initial_model import starting_model, weights_sha256
 from pipeline.training.preflight import check_readable, check_room
 from pipeline.training.validation_set import ValidationSet
 
@@ -85,7 +86,8 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
             checkpoints.rewind(wanted, dry_run=check is not None)
         if not (check and config.train.resume_from):
             check_skipped(checkpoints, skipped)
-        set_attention(model, config, world, keep=check is None)
+        stage = settings["zero_optimization"]["stage"]
+        set_choices(model, config, world, stage, keep=check is None)
     except ValueError:
         checkpoints.close()
         raise

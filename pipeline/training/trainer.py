@@ -35,7 +35,6 @@ from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.state import StepResult, TrainingState, Verdict
 from pipeline.training.step import SKIPPED, seed_dropout, update
 
-COMPILED_LENGTHS = 256  # compiled blocks see lengths that are multiples of this
 FINISHED = "FINISHED"  # marker in the run folder, written last
 
 
@@ -73,7 +72,6 @@ def prefetched(config: RunConfig, prepared: PreparedRun, world: World) -> Prefet
     batches = Batches(
         datasets, order, world.rank, world.size, config.train.accumulation,
         config.data.source_length, config.data.target_length,
-        COMPILED_LENGTHS if config.train.compile else 1,
     )  # fmt: skip
     shard_cache = ShardCache(datasets, order) if world.local_rank == 0 else None
     return Prefetched(batches, shard_cache, pin=world.device.type == "cuda")

@@ -86,7 +86,7 @@ class ValidationSet:
         self._scores(model, stop, indices, 1, tokens)
 
     @torch.no_grad()
-    @torch.compiler.set_stance("force_eager")  # its lengths are too many to compile for
+    @torch.compiler.set_stance("force_eager")  # not worth compiling blocks without gradients
     def _scores(
         self, model: Model, stop: StopRequests, indices: Sequence[int], batches: int, tokens: int
     ) -> tuple[dict[str, float], list[str]]:

@@ -7,7 +7,7 @@ import torch
 from locost_golden import random_model
 from packed_reference import stand_in
 
-from pipeline.model import LocostConfig
+from pipeline.model import LocostConfig, choosing
 from pipeline.model import attention_backends as backends
 from pipeline.model import attention_choice as choice
 from pipeline.model.decoder import use_attention
@@ -56,9 +56,9 @@ def test_auto_says_why_it_is_sdpa(monkeypatch):
     """Both others have the same obstacle; nothing is timed."""
     timed = stub_times(monkeypatch)
     model = random_model()
-    line = use_attention(model.decoder, "auto", CPU, BF16)
+    _, line = use_attention(model.decoder, "auto", CPU, BF16)
     assert model.decoder.attention_backend == "sdpa" and not timed
-    assert line.startswith("attention: sdpa") and "\n" not in line
+    assert line.startswith("sdpa (") and "\n" not in line
     assert "not varlen or flash: flash attention needs a CUDA device, and this is cpu" in line
 
 
@@ -86,9 +86,9 @@ def test_a_chosen_name_is_tested_but_not_timed(runnable, monkeypatch):
     first, second = random_model(), random_model()
     use_attention(first.decoder, "auto", CPU, BF16)
     assert len(timed) == 3
-    line = use_attention(second.decoder, first.decoder.attention_backend, CPU, BF16)
+    _, line = use_attention(second.decoder, first.decoder.attention_backend, CPU, BF16)
     assert second.decoder.attention_backend == "varlen" and len(timed) == 3
-    assert line.startswith("attention: varlen (relative error")
+    assert line.startswith("varlen (relative error")
     assert "self-attention by sdpa, as varlen takes no relative bias" in line
 
 
@@ -127,7 +127,7 @@ def test_a_faulty_candidate_is_dropped_and_an_error_by_name(runnable, monkeypatc
 def test_dropout_is_an_obstacle_to_varlen_in_training(runnable, monkeypatch, training):
     stub_times(monkeypatch, varlen=1.0, flash=4.0, sdpa=10.0)
     model = random_model(dropout=0.1).train(training)
-    line = use_attention(model.decoder, "auto", CPU, BF16)
+    _, line = use_attention(model.decoder, "auto", CPU, BF16)
     said = "not varlen: varlen_attn has no dropout, and the model trains with 0.1" in line
     assert said == training
     assert model.decoder.attention_backend == ("flash" if training else "varlen")
@@ -174,9 +174,9 @@ def test_the_trial_never_repeats_a_shape_nor_draws_random_numbers(runnable, monk
 
 
 def test_conditions_tell_what_a_choice_holds_for():
-    conditions = choice.conditions(CPU, BF16, SMALL)
-    assert conditions == choice.conditions(CPU, BF16, SMALL)
-    assert conditions != choice.conditions(CPU, torch.float32, SMALL)
+    conditions = choosing.conditions(CPU, BF16)
+    assert conditions == choosing.conditions(CPU, BF16)
+    assert conditions != choosing.conditions(CPU, torch.float32)
     assert (conditions["device"], conditions["torch"]) == ("cpu", torch.__version__)
 
 

@@ -78,7 +78,7 @@ def test_recomputation_repeats_dropout():
 def test_compiled_blocks_give_the_published_loss_and_gradients(recompute):
     model = tiny_model()
     model.recompute_activations(recompute)
-    model.compile_blocks(dynamic=False)  # as the trainer does
+    model.compile_blocks(dynamic=True)  # as the trainer does
     names = set(model.state_dict())
     loss, found = loss_and_gradients(model)
     assert error(loss, golden["f64.loss"]) < 1e-5
