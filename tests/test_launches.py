@@ -9,11 +9,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import benchmark
-from pipeline.benchmarking import fake_card, launches
-from pipeline.benchmarking.launches import Counts, Work
-from pipeline.benchmarking.step_parts import OTHER, PARTS
 from pipeline.common.gpus import GPUS
 from pipeline.config import TrainConfig
+from pipeline.counting import fake_card, steps
+from pipeline.counting.operator_work import Work
+from pipeline.counting.step_parts import OTHER, PARTS
+from pipeline.counting.steps import Counts
 from pipeline.model import Locost, LocostConfig, flops
 
 TINY = LocostConfig(
@@ -28,7 +29,7 @@ B, L, T = 2, 20, 16
 
 def counted(run) -> Counter:
     """Work by operator; all of it is outside the model."""
-    counts = launches.count(run)
+    counts = steps.count(run)
     assert all(part == OTHER for part, _, _ in counts.operators)
     return Counter({(name, work): n for (_, name, work), n in counts.operators.items()})
 
@@ -85,7 +86,7 @@ def test_views_and_allocations_count_nothing():
 )
 def test_bytes_read_and_written(run, expected):
     x = fake_card.empty((2, 3, 4), torch.float32)
-    total = launches.count(lambda: run(x)).total()
+    total = steps.count(lambda: run(x)).total()
     assert total == expected
 
 
@@ -106,12 +107,12 @@ doubled.register_autograd(lambda ctx, grad: grad * 2)
 def test_a_custom_operator_counts_one_launch():
     x = fake_card.empty((2, 3), torch.float32).requires_grad_()
     assert counted(lambda: doubled(x)) == {("doubled", Work(1, 4 * (6 + 6))): 1}
-    both = launches.count(lambda: doubled(x).backward(x.detach()))
+    both = steps.count(lambda: doubled(x).backward(x.detach()))
     assert both.total().launches == 2
 
 
 def training_step(config=TINY, batch=B, source=L, target=T, **settings) -> Counts:
-    return launches.training_step(config, TrainConfig(**settings), batch, source, target)
+    return steps.training_step(config, TrainConfig(**settings), batch, source, target)
 
 
 def test_counts_are_the_same_each_time_and_parts_sum_to_the_total():
@@ -180,7 +181,7 @@ def test_recomputation_is_refused(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_decoding_step():
-    counts = launches.decoding_step(LocostConfig(), 8, 512)
+    counts = steps.decoding_step(LocostConfig(), 8, 512)
     work, parts = counts.total(), counts.by_part()
     assert work.launches <= BASE_DECODING_LAUNCHES, parts
     assert not [part for part in parts if part.startswith("encoder")]

@@ -21,7 +21,7 @@ import torch  # noqa: E402 (the root first)
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pipeline.benchmarking.operator_work import SYNCS  # noqa: E402
+from pipeline.counting.operator_work import SYNCS  # noqa: E402
 
 COPIES = {torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy}
 """They read a tensor whole; on a CPU without an operator of their own."""
