@@ -21,7 +21,7 @@ TINY = LocostConfig(
     vocab_size=40, d_model=16, state_dim=4, d_ff=24, encoder_layers=2, decoder_layers=2,
     num_heads=2, head_dim=8,
 )  # fmt: skip
-BASE_LAUNCHES = 5_000
+BASE_LAUNCHES = 2_610
 """Most launches of the base model's training step at 8 x 450, 130 targets, with AdamW's 21."""
 BASE_DECODING_LAUNCHES = 350
 B, L, T = 2, 20, 16
@@ -169,6 +169,15 @@ def test_products_are_those_of_the_same_step_on_a_cpu():
 def test_fewer_launches_than_the_bar():
     counts = training_step(LocostConfig(), 8, 450, 130)
     assert counts.total().launches <= BASE_LAUNCHES, counts.by_part()
+
+
+@pytest.mark.parametrize(("batch", "a_layer"), [(15, 4), (16, 3)], ids=["rebuilt", "kept"])
+def test_the_kernel_build_is_a_few_launches(batch, a_layer):
+    """Forward, where the spectrum is not kept backward again, sums, and gradients."""
+    work = training_step(batch=batch).by_part()["encoder: kernel build"]
+    assert work.launches == a_layer * TINY.encoder_layers
+    products = (a_layer - 2) * 4 + 8  # of real numbers, times 2
+    assert work.flops32 == products * TINY.encoder_layers * 2 * 16 * 4 * L
 
 
 def test_recomputation_is_refused(tmp_path, capsys):

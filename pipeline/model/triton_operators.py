@@ -5,8 +5,14 @@ directions, E sets of eigenvalues), in float32. Triton is imported when an opera
 shapes and launches are known without it.
 """
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+Shape = tuple[int, ...]
 
 
 @torch.library.custom_op("locost::kernel_build", mutates_args=())
@@ -37,6 +43,15 @@ def _(
     return D.new_empty(inv_A_real.shape[1], size)
 
 
+@register_flop_formula(torch.ops.locost.kernel_build)
+def _(
+    inv_A_real: Shape, A_imag: Shape, log_dt: Shape, B: Shape, C: Shape, D: Shape,
+    hold: bool, lags: int, *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """Two real products of each direction, mode and lag."""
+    return 2 * 2 * math.prod(C[:3]) * lags
+
+
 @torch.library.custom_op("locost::kernel_build_sums", mutates_args=())
 def kernel_build_sums(
     grad: Tensor, inv_A_real: Tensor, A_imag: Tensor, log_dt: Tensor, directions: int, lags: int,
@@ -64,6 +79,15 @@ def _(
     reverse_end: int,
 ) -> Tensor:  # fmt: skip
     return grad.new_empty(directions, *inv_A_real.shape[1:], 4)
+
+
+@register_flop_formula(torch.ops.locost.kernel_build_sums)
+def _(
+    grad: Shape, inv_A_real: Shape, A_imag: Shape, log_dt: Shape, directions: int, lags: int,
+    *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """Four real products of each direction, mode and lag."""
+    return 4 * 2 * directions * math.prod(inv_A_real[1:]) * lags
 
 
 @torch.library.custom_op("locost::kernel_build_backward", mutates_args=())

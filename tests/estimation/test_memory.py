@@ -14,7 +14,7 @@ from pipeline.common.paths import ROOT
 from pipeline.config import parse
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.memory import Sharding, highest, host_bytes, memory_by_moment, peak_bytes
-from pipeline.model import Locost, LocostConfig
+from pipeline.model import Locost, LocostConfig, ssm
 from pipeline.model.parameter_counts import FP32, ParameterCounts
 from pipeline.training.deepspeed_config import deepspeed_settings
 
@@ -72,6 +72,21 @@ def test_activations_are_what_autograd_saves(changes, bf16):
     total = counted.encoder(batch) + counted.decoder(batch) + counted.cross_attention(batch)
     total += FP32 * batch.targets * config.vocab_size  # the loss keeps the log-probabilities
     assert total == pytest.approx(saved_bytes(config, bf16, batch), rel=0.03)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_kept_spectra_are_counted(published, monkeypatch):
+    config = LocostConfig(**SMALL, published_convolution=published)
+    batch, frequencies = PaddedShape(16, 30, 4), 33 if published else 31
+
+    def both() -> list[int]:
+        counted = ActivationMemory(config, 4, on_gpu=False).encoder(batch)
+        return [counted, saved_bytes(config, False, batch)]
+
+    kept = both()
+    monkeypatch.setattr(ssm, "SPECTRUM_SHARE", 1e9)
+    for bytes_, without in zip(kept, both(), strict=True):
+        assert bytes_ - without == config.encoder_layers * 96 * frequencies * 8
 
 
 def test_recomputed_blocks_keep_only_their_inputs():
