@@ -153,6 +153,7 @@ def test_code_of_the_folder_for_transformers():
     files = code_files()
     assert {"modeling_locost.py", "configuration_locost.py", "locost.py", "ssm.py"} <= files.keys()
     assert not files.keys() & {"__init__.py", "folder.py", "checkpoint_import.py"}
+    assert not any("triton" in name for name in files)  # nothing there needs it
     for name, content in files.items():
         relative = []
         for node in ast.walk(ast.parse(content)):

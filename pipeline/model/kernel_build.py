@@ -8,7 +8,9 @@ those of `BidirectionalSSM.kernel_parameters`, of any slice of the H channels.
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -67,29 +69,27 @@ class TritonBuild:
         differentiable: bool = False,
     ) -> None:  # fmt: skip
         """Raises ValueError for another type than float32."""
-        if {dtype, *(x.dtype for x in parameters)} != {torch.float32}:
+        if others := {dtype, *(x.dtype for x in parameters)} - {torch.float32}:
             raise ValueError(
-                f"kernel_build 'triton' computes in float32, not {dtype}; set it to 'torch'"
+                "kernel_build 'triton' computes in float32, from parameters of that type, not "
+                f"{', '.join(sorted(map(str, others)))}; set it to 'torch'"
             )
         self.parameters, self.hold, self.layout = parameters, hold, layout
 
     def kernel(self) -> Tensor:
         """(H, F)."""
-        from . import triton_operators as operators  # not in a folder exported for transformers
-
-        layout = self.layout
-        return operators.kernel_build(
-            *self.parameters, self.hold, layout.lags, layout.size, layout.reverse_end
+        lags, size, reverse_end = self.layout.lags, self.layout.size, self.layout.reverse_end
+        kernel: Tensor = _operators().kernel_build(
+            *self.parameters, self.hold, lags, size, reverse_end
         )
+        return kernel
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         """Of each parameter, from the kernel's (H, F)."""
-        from . import triton_operators as operators
-
         *dynamics, _ = self.parameters
-        layout, directions = self.layout, len(dynamics[-1])
+        operators, layout = _operators(), self.layout
         sums = operators.kernel_build_sums(
-            grad, *dynamics[:3], directions, layout.lags, layout.reverse_end
+            grad, *dynamics[:3], len(dynamics[-1]), layout.lags, layout.reverse_end
         )
         return list(operators.kernel_build_backward(sums, grad, *dynamics, self.hold))
 
@@ -98,6 +98,11 @@ BUILDS: dict[KernelBuild, type[TorchBuild] | type[TritonBuild]] = {
     "torch": TorchBuild,
     "triton": TritonBuild,
 }
+
+
+def _operators() -> ModuleType:
+    """triton_operators.py. No import statement: folders exported for transformers lack it."""
+    return import_module(".triton_operators", __package__)
 
 
 def triton_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:

@@ -1,4 +1,4 @@
-"""The two-sided kernel of a state-space layer and its gradients, one Triton kernel each.
+"""The two-sided kernel of a state-space layer in one Triton kernel, and its gradients in two.
 
 Shapes: H channels, N complex modes, D directions, E sets of eigenvalues, as in vandermonde.py; F
 size of the circular kernel (long_conv.py). A program works on one channel. Lags come in tiles of
@@ -10,10 +10,10 @@ float32's rounding at any lag; products are of three tf32 products each, which k
 cores; what happens once a mode is in float64. No program writes where another does, and every sum
 has a fixed order: results are the same bit for bit.
 
-Sizes, for an H100: tiles of 64 x 64 lags and blocks of 16 modes stay in registers (at most 236 of
-255 a thread, nothing spilled; 32 modes spill) and take 48 of a multiprocessor's 227 KiB of shared
-memory, so that two programs run on it at a time. tests/model/test_triton_compiles.py compiles every
-variant for it.
+Sizes, for an H100: tiles of 64 x 64 lags and blocks of 16 modes take 229 of 255 registers a thread
+(with separate eigenvalues all, and 56 bytes of local memory; blocks of 32 modes would spill up to 4
+KiB) and 48 of a multiprocessor's 227 KiB of shared memory, so two programs run on it at a time.
+tests/model/test_triton_compiles.py compiles every variant.
 """
 
 import triton

@@ -28,10 +28,11 @@ def kernel_build(
     kernel = D.new_empty(channels, size)
     rows = kernels.rows_for(lags)
     tiles = -(-lags // (rows * kernels.COLUMNS.value))
-    kernels.build[channels, tiles](
-        kernel, *parameters, channels, modes, lags, size, reverse_end, SETS=sets,
-        DIRECTIONS=len(C), HOLD=hold, ROWS=rows, num_warps=kernels.WARPS, num_stages=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(kernel):
+        kernels.build[channels, tiles](
+            kernel, *parameters, channels, modes, lags, size, reverse_end, SETS=sets,
+            DIRECTIONS=len(C), HOLD=hold, ROWS=rows, num_warps=kernels.WARPS, num_stages=1,
+        )  # fmt: skip
     return kernel
 
 
@@ -66,10 +67,11 @@ def kernel_build_sums(
     sets, channels, modes = inv_A_real.shape
     sums = grad.new_empty(directions, channels, modes, 4)
     blocks = -(-modes // kernels.MODES.value)
-    kernels.correlate[channels, blocks, directions](
-        sums, grad, *parameters, channels, modes, lags, grad.shape[1], reverse_end, SETS=sets,
-        ROWS=kernels.rows_for(lags), num_warps=kernels.WARPS, num_stages=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(grad):
+        kernels.correlate[channels, blocks, directions](
+            sums, grad, *parameters, channels, modes, lags, grad.shape[1], reverse_end, SETS=sets,
+            ROWS=kernels.rows_for(lags), num_warps=kernels.WARPS, num_stages=1,
+        )  # fmt: skip
     return sums
 
 
@@ -103,10 +105,11 @@ def kernel_build_backward(
     parameters = [x.contiguous() for x in (inv_A_real, A_imag, log_dt, B, C)]
     grads = _like(*parameters)
     sets, channels, modes = inv_A_real.shape
-    kernels.differentiate[channels,](
-        sums, grad, *parameters, *grads, channels, modes, grad.shape[1], SETS=sets,
-        DIRECTIONS=len(C), HOLD=hold, num_warps=kernels.WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(grad):
+        kernels.differentiate[channels,](
+            sums, grad, *parameters, *grads, channels, modes, grad.shape[1], SETS=sets,
+            DIRECTIONS=len(C), HOLD=hold, num_warps=kernels.WARPS,
+        )  # fmt: skip
     return grads
 
 

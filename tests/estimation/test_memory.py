@@ -83,8 +83,9 @@ def test_kept_spectra_are_counted(published, monkeypatch):
         counted = ActivationMemory(config, 4, on_gpu=False).encoder(batch)
         return [counted, saved_bytes(config, False, batch)]
 
-    kept = both()
+    kept, recomputed = both(), saved_bytes(config, False, batch, recompute=True)
     monkeypatch.setattr(ssm, "SPECTRUM_SHARE", 1e9)
+    assert recomputed == saved_bytes(config, False, batch, recompute=True)
     for bytes_, without in zip(kept, both(), strict=True):
         assert bytes_ - without == config.encoder_layers * 96 * frequencies * 8
 
