@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.data.collate import MicroBatch, collate
 from pipeline.data.order import GlobalOrder
-from pipeline.data.planning import Plan, cut, limited, rounded
+from pipeline.data.planning import Plan, limited, micro_batches
 from pipeline.shards import INDEX, DamagedData, Dataset, Each, Sample
 
 
@@ -42,8 +42,6 @@ class Batches:
     accumulation: int
     source_length: int = 0
     target_length: int = 0
-    multiple: int = 1
-    """Lengths are padded to a multiple of this."""
     each: Each = map
     """How indices and samples are read: one after another, or by a pool's `map` several at once."""
 
@@ -55,13 +53,13 @@ class Batches:
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
             shards[chosen], rows[chosen] = self.datasets[number].rows(samples[chosen], self.each)
+        limits = (self.source_length, self.target_length)
         lengths = limited(
             np.stack([rows["source_length"], rows["target_length"]], axis=1).astype(np.int64),
-            (self.source_length, self.target_length),
+            limits,
         )
-        parts = cut(lengths, self.data_size * self.accumulation)
-        shapes = [(len(part), *rounded(lengths[part].max(axis=0), self.multiple)) for part in parts]
-        return Plan(refs, shards, rows, lengths, parts, np.array(shapes))
+        parts, shapes = micro_batches(lengths, self.data_size * self.accumulation, limits)
+        return Plan(refs, shards, rows, lengths, parts, shapes)
 
     def step(self, step: int) -> StepBatch:
         """This process's micro-batches of global batch `step`, one an accumulation step."""
@@ -77,7 +75,6 @@ class Batches:
                     [*islice(samples, len(part))],
                     self.source_length,
                     self.target_length,
-                    self.multiple,
                 )
                 for part in mine
             ],

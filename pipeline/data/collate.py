@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipeline.data.planning import rounded
+from pipeline.data.buckets import bucket
+from pipeline.data.planning import limited
 from pipeline.model.locost import IGNORED
 from pipeline.shards import Sample
 
@@ -33,13 +34,15 @@ def truncate(ids: np.ndarray, limit: int) -> np.ndarray:
     return np.concatenate([ids[: limit - 1], ids[-1:]])
 
 
-def collate(
-    samples: Sequence[Sample], source_length: int, target_length: int, multiple: int = 1
-) -> MicroBatch:
-    """Pad samples to the longest, rounded up to `multiple`; 0 in sources, -100 in labels."""
+def collate(samples: Sequence[Sample], source_length: int, target_length: int) -> MicroBatch:
+    """Truncate samples, and pad them to the bucket of the longest: 0 in sources, -100 in labels.
+
+    No padding exceeds a limit (0: none).
+    """
     sources = [truncate(sample.source, source_length) for sample in samples]
     targets = [truncate(sample.target, target_length) for sample in samples]
-    source, target = (rounded(max(map(len, rows)), multiple) for rows in (sources, targets))
+    longest = np.array([max(map(len, rows)) for rows in (sources, targets)])
+    source, target = limited(bucket(longest), (source_length, target_length)).tolist()
     input_ids = np.zeros((len(samples), source), np.int64)
     labels = np.full((len(samples), target), IGNORED, np.int64)
     attention_mask = np.zeros_like(input_ids)

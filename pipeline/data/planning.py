@@ -1,10 +1,10 @@
 """A global batch cut into micro-batches of nearly equal padded cost, from lengths alone."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pipeline.data.buckets import bucket
 from pipeline.data.order import SampleRef
 
 
@@ -29,6 +29,18 @@ class Plan:
 def padded_cost(lengths: np.ndarray) -> int:
     """Positions computed for samples of these (source, target) lengths: count x longest sum."""
     return len(lengths) * int(lengths[:, 0].max() + lengths[:, 1].max())
+
+
+def micro_batches(
+    lengths: np.ndarray, parts: int, limits: tuple[int, int]
+) -> tuple[list[list[int]], np.ndarray]:
+    """Samples of these lengths (N, 2) cut into `parts`, and the shapes (M, 3) of the parts.
+
+    Cut by padded lengths, each at most its limit (0: none): a sample costs what is computed of it.
+    """
+    padded = limited(bucket(lengths), limits)
+    runs = cut(padded, parts)
+    return runs, np.array([(len(run), *padded[run].max(axis=0)) for run in runs])
 
 
 def cut(lengths: np.ndarray, parts: int) -> list[list[int]]:
@@ -85,8 +97,3 @@ def limited(lengths: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
     """Lengths (N, 2) after truncation to the (source, target) limits; 0: no limit."""
     bounds = [limit or np.iinfo(np.int64).max for limit in limits]
     return np.minimum(lengths, bounds)
-
-
-def rounded(length: Any, multiple: int) -> Any:
-    """The length rounded up to a multiple."""
-    return -(-length // multiple) * multiple

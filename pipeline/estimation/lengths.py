@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.data.planning import cut, limited
+from pipeline.data.planning import limited, micro_batches
 from pipeline.estimation.activations import PaddedShape
 
 Histogram = dict[str, list[int]]
@@ -83,8 +83,8 @@ def drawn_steps(
     """Global batches as the trainer cuts them: lengths, and the shapes of the micro-batches."""
     for seed in range(DRAWN_STEPS):
         batch = lengths.draw(batch_size, limits, seed)
-        runs = (batch[run] for run in cut(batch, parts))
-        yield batch, [PaddedShape(len(run), *run.max(axis=0).tolist()) for run in runs]
+        _, shapes = micro_batches(batch, parts, limits)
+        yield batch, [PaddedShape(*shape) for shape in shapes.tolist()]
 
 
 def padded_step(batch_size: int, parts: int, source: int, target: int) -> list[PaddedShape]:

@@ -2,7 +2,9 @@
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import deepspeed
@@ -10,7 +12,9 @@ import numpy as np
 import torch
 from deepspeed.utils import logger
 
+from pipeline.baselines.model import Baseline
 from pipeline.baselines.registry import Model
+from pipeline.config import DataConfig
 from pipeline.data.batches import Batches
 from pipeline.data.collate import MicroBatch
 from pipeline.distributed.world import RunFailed, World
@@ -58,30 +62,64 @@ def check_same_weights(model: Model, world: World) -> None:
             )
 
 
-def longest_shapes(batches: Batches, steps: range, world: World) -> set[tuple[int, int, int]]:
-    """The `longest` shapes of the first LOOKAHEAD steps; a collective, the work is shared out."""
-    mine = [
-        (samples, source, target)
-        for step in steps[:LOOKAHEAD][world.rank :: world.size]
-        for samples, source, target in batches.plan(step).shapes.tolist()
-    ]
-    return longest([shape for part in world.gather(sorted(longest(mine))) for shape in part])
+def length_limits(data: DataConfig, model: Model) -> tuple[int, int]:
+    """Most source and target positions of a micro-batch: the recipe's or the model's; 0: any."""
+    own = model.limits if isinstance(model, Baseline) else (None, None)
+    pairs = zip((data.source_length, data.target_length), own, strict=True)
+    source, target = (min(filter(None, pair), default=0) for pair in pairs)
+    return source, target
 
 
-def longest(shapes: Sequence[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
-    """Of (samples, source length, target length): most positions, and most target positions.
-
-    The encoder's activations grow with the former, the decoder's logits with the latter.
-    """
-    if not shapes:  # fewer steps than processes
-        return set()
-    return {
-        max(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2])),
-        max(shapes, key=lambda shape: shape[0] * shape[2]),
-    }
+Shape = tuple[int, int, int]
+"""Samples, and source and target positions of each, of a micro-batch."""
 
 
-def made_up(shape: tuple[int, int, int], vocab_size: int) -> MicroBatch:
+@dataclass(frozen=True)
+class Survey:
+    """The micro-batches of the first steps to come, of all processes."""
+
+    steps: int
+    shapes: Counter[Shape]
+    source_tokens: int
+    target_tokens: int
+
+    def longest(self) -> set[Shape]:
+        """Those with most positions, and with most target positions.
+
+        The encoder's activations grow with the former, the decoder's logits with the latter.
+        """
+        if not self.shapes:  # no steps to come
+            return set()
+        return {
+            max(self.shapes, key=lambda shape: shape[0] * (shape[1] + shape[2])),
+            max(self.shapes, key=lambda shape: shape[0] * shape[2]),
+        }
+
+    def padding(self) -> str:
+        """How many lengths and shapes there are, and which share of the positions is real."""
+        sources, targets = ({shape[side] for shape in self.shapes} for side in (1, 2))
+        shapes = self.shapes.items()
+        source = sum(times * samples * length for (samples, length, _), times in shapes)
+        target = sum(times * samples * length for (samples, _, length), times in shapes)
+        return (
+            f"padding: {len(sources)} source and {len(targets)} target lengths in "
+            f"{len(self.shapes)} shapes of micro-batches; {self.source_tokens / source:.1%} of "
+            f"source and {self.target_tokens / target:.1%} of target positions are real "
+            f"({self.steps} steps)"
+        )
+
+
+def survey(batches: Batches, steps: range, world: World) -> Survey:
+    """The micro-batches of the first LOOKAHEAD steps; a collective, the work is shared out."""
+    steps = steps[:LOOKAHEAD]
+    plans = [batches.plan(step) for step in steps[world.rank :: world.size]]
+    shapes = Counter(tuple(shape) for plan in plans for shape in plan.shapes.tolist())
+    tokens = sum((plan.lengths.sum(axis=0) for plan in plans), np.zeros(2, np.int64))
+    parts, tokens_of = zip(*world.gather((shapes, tokens.tolist())), strict=True)
+    return Survey(len(steps), sum(parts, Counter()), *map(sum, zip(*tokens_of, strict=True)))
+
+
+def made_up(shape: Shape, vocab_size: int) -> MicroBatch:
     """A micro-batch of that shape, of random ids."""
     samples, source, target = shape
     ids = np.random.default_rng(0).integers(1, vocab_size, (samples, source + target))
@@ -91,7 +129,7 @@ def made_up(shape: tuple[int, int, int], vocab_size: int) -> MicroBatch:
 
 def rehearse(
     engine: deepspeed.DeepSpeedEngine,
-    shapes: Iterable[tuple[int, int, int]],
+    shapes: Iterable[Shape],
     accumulation: int,
     world: World,
     update: Callable[[Sequence[MicroBatch]], object],

@@ -29,7 +29,7 @@ from pipeline.training.callbacks.stop_request import StopRequest
 from pipeline.training.callbacks.validation import BEST, Validation, gave_up
 from pipeline.training.callbacks.watchdog import Watchdog
 from pipeline.training.engine import make_engine
-from pipeline.training.preflight import check_same_weights, longest_shapes, rehearse
+from pipeline.training.preflight import check_same_weights, length_limits, rehearse, survey
 from pipeline.training.prepare import PreparedRun
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.state import StepResult, TrainingState, Verdict
@@ -71,7 +71,7 @@ def prefetched(config: RunConfig, prepared: PreparedRun, world: World) -> Prefet
     datasets, order = prepared.train.datasets, prepared.order
     batches = Batches(
         datasets, order, world.rank, world.size, config.train.accumulation,
-        config.data.source_length, config.data.target_length,
+        *length_limits(config.data, prepared.model),
     )  # fmt: skip
     shard_cache = ShardCache(datasets, order) if world.local_rank == 0 else None
     return Prefetched(batches, shard_cache, pin=world.device.type == "cuda")
@@ -165,9 +165,12 @@ class Trainer:
         """Forward and backward on the longest micro-batches to come; changes nothing."""
         engine, steps = self.state.engine, range(self.state.step, self.settings.max_steps)
         check_same_weights(engine.module, self.world)  # as loaded
+        found = survey(self.batches.batches, steps, self.world)
+        if found.shapes and self.world.is_main:
+            print(found.padding())
         rehearse(
             engine,
-            longest_shapes(self.batches.batches, steps, self.world),
+            found.longest(),
             self.settings.accumulation,
             self.world,
             lambda micro_batches: update(

@@ -17,6 +17,7 @@ from pipeline.model.generation import DecodingStrategy
 from pipeline.scoring.rouge import count_letters, mean_rouge, score
 from pipeline.shards import Dataset
 from pipeline.tokenizer import open_tokenizer
+from pipeline.training.preflight import length_limits
 
 REHEARSED_TOKENS = 8  # generated in a rehearsal
 
@@ -114,8 +115,7 @@ class ValidationSet:
         sources: Mapping[int, int] | None = None,
     ) -> float:
         """Mean loss; every rank runs `batches` batches, because ZeRO stage 3 gathers in each."""
-        data, device = self.config.data, self.world.device
-        lengths = (data.source_length, data.target_length)
+        device, lengths = self.world.device, length_limits(self.config.data, model)
         own = validation_batches(self.dataset, indices, self.batch_size, *lengths, sources)
         total, tokens = 0.0, 0
         bf16 = self.config.train.precision == "bf16"

@@ -8,9 +8,11 @@ import torch
 from large_dataset import lengths_of
 
 from pipeline.data.batches import Batches
+from pipeline.data.buckets import bucket
 from pipeline.data.collate import IGNORED, collate, truncate
 from pipeline.data.order import GlobalOrder
-from pipeline.data.planning import cut, padded_cost
+from pipeline.data.planning import cut, micro_batches, padded_cost
+from pipeline.model.long_conv import fast_fft_size
 from pipeline.shards import Dataset, Sample
 
 EOS = 1
@@ -53,14 +55,41 @@ def test_cut_balances_a_real_batch():
 def test_a_plan_is_the_same_on_all_ranks_and_names_what_is_read(dataset_folder):
     dataset = Dataset(dataset_folder)
     order = GlobalOrder([[shard.samples for shard in dataset.shards]], 12, seed=4)
-    one, two = (Batches([dataset], order, rank, 2, 2, 20, 9, multiple=8) for rank in (0, 1))
+    one, two = (Batches([dataset], order, rank, 2, 2, 20, 9) for rank in (0, 1))
     plan = one.plan(3)
     assert plan.parts == two.plan(3).parts
     shares = [one.step(3), two.step(3)]
     shapes = [(*m.input_ids.shape, m.labels.shape[1]) for k in (0, 1) for m in
               (share.micro_batches[k] for share in shares)]  # fmt: skip
     assert shapes == [tuple(shape) for shape in plan.shapes.tolist()]
-    assert all(length % 8 == 0 for _, *lengths in shapes for length in lengths)
+    assert {source for _, source, _ in shapes} <= {8, 16, 20}  # 20: the limit
+    assert {target for *_, target in shapes} <= {8, 9}
+
+
+def test_buckets_are_few_and_close():
+    lengths = np.arange(1, 2**16)
+    padded = bucket(lengths)
+    assert (padded >= lengths).all() and (np.diff(padded) >= 0).all()
+    assert len(np.unique(padded[: 2**14])) == 40 and len(np.unique(padded[:4096])) == 32
+    assert (padded < 1.25 * lengths)[64:].all() and (padded < lengths + 8)[:64].all()
+    assert (bucket(padded) == padded).all()
+    assert bucket(1) == 8 and bucket(65) == 80 and bucket(100_000) == 114_688
+    for length in np.unique(padded)[8:].tolist():
+        assert fast_fft_size(2 * length - 1) <= 1.005 * 2 * length
+
+
+def test_buckets_leave_most_positions_real():
+    """Amendment 1's batches: 256 samples for 16 ranks x 2; most of what they add is in sources."""
+    rng = np.random.default_rng(1)
+    real, exact, padded = 0, 0, 0
+    for _ in range(20):
+        lengths = lengths_of(rng, 256)
+        _, shapes = micro_batches(lengths, 32, (4096, 910))
+        real += lengths.sum()
+        exact += sum(padded_cost(lengths[run]) for run in cut(lengths, 32))
+        padded += shapes[:, 0] @ shapes[:, 1:].sum(axis=1)
+    assert padded <= 1.06 * exact
+    assert real >= 0.79 * padded
 
 
 def test_fewer_samples_than_parts_is_refused():
@@ -74,12 +103,12 @@ def test_truncation_keeps_the_end_of_sequence():
     assert truncate(ids, 5).tolist() == truncate(ids, 0).tolist() == ids.tolist()
 
 
-def test_collate_pads_to_the_longest():
+def test_collate_pads_to_a_bucket_within_the_limit():
     one = Sample(np.array([4, 5, EOS], np.uint16), np.array([9, EOS], np.uint16), {})
     two = Sample(np.array([6, EOS], np.uint16), np.array([8, 7, 3, EOS], np.uint16), {})
     batch = collate([one, two], source_length=0, target_length=3)
-    assert batch.input_ids.tolist() == [[4, 5, EOS], [6, EOS, 0]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch.input_ids.tolist() == [[4, 5, EOS, *[0] * 5], [6, EOS, *[0] * 6]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, *[0] * 5], [1, 1, *[0] * 6]]
     assert batch.labels.tolist() == [[9, EOS, IGNORED], [8, 7, EOS]]
     assert batch.labels.dtype == torch.int64
 

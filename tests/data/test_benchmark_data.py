@@ -25,7 +25,7 @@ SHARED = ROOT / "../shared/data"
 
 @pytest.mark.slow
 def test_micro_batches_of_real_c4_are_full_and_even(tmp_path):
-    """Amendment 1 of the design: batch 256, 16 ranks, accumulation 2."""
+    """Batch 256, 16 ranks, accumulation 2."""
     if not (SHARED / "c4").is_dir():
         pytest.skip("no sample of C4 in ../shared/data")
     command = [sys.executable, ROOT / "preprocessing/pretrain.py", "--output", tmp_path / "shards"]
@@ -37,9 +37,9 @@ def test_micro_batches_of_real_c4_are_full_and_even(tmp_path):
     found = json.loads((tmp_path / "data.json").read_text())
     assert (found["batch_size"], found["ranks"], found["accumulation"]) == (256, 16, 2)
     assert found["samples"] > 500
-    assert found["source_fill"] >= 0.94
+    assert found["source_fill"] >= 0.87  # 0.955 before lengths were rounded up to buckets
     assert found["load"] >= 0.85
-    assert found["target_fill"] >= 0.6
+    assert found["target_fill"] >= 0.7
 
 
 def test_the_figures_are_printed_and_kept(dataset_folder, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 from pipeline.common.gpus import GPUS, peak_flops
 from pipeline.common.paths import ROOT
 from pipeline.config import parse
+from pipeline.data.buckets import bucket
 from pipeline.estimate import main
 from pipeline.estimation.estimate import (
     estimate,
@@ -49,8 +50,8 @@ def test_the_papers_hours_do_not_fit_padded_sources(tmp_path):
     """3.03 samples a second and GPU, the paper's rate at 4,096, are about 1,470 hours."""
     assert hours(1_000_000, 256 / (3.03 * 16)) == pytest.approx(1470, rel=0.01)
     real, padded = figures(tmp_path, "--hours", "140")["columns"]
-    assert padded["hours"] > 7 * real["hours"]
-    assert real["source_fill"] > 0.94  # the design's least for C4 on 16 GPUs
+    assert padded["hours"] > 6.5 * real["hours"]
+    assert real["source_fill"] > 0.87  # on C4 itself 0.88: tests/data/test_benchmark_data.py
     assert padded["source_fill"] == pytest.approx(0.12, abs=0.02)
 
 
@@ -87,8 +88,8 @@ def test_drawn_lengths_have_the_histogram():
 def test_drawn_batches_are_cut_as_the_trainer_cuts_them():
     for lengths, batches in drawn_steps(C4, 64, 16, (4096, 910)):
         assert len(batches) == 16 and sum(batch.samples for batch in batches) == 64
-        assert max(batch.source for batch in batches) == lengths[:, 0].max() <= 4096
-        assert max(batch.target for batch in batches) == lengths[:, 1].max() <= 910
+        assert max(batch.source for batch in batches) == bucket(lengths[:, 0].max()) <= 4096
+        assert max(batch.target for batch in batches) == min(bucket(lengths[:, 1].max()), 910)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from pipeline.distributed.network_check import Link, slow_links
 from pipeline.distributed.world import HANGS, RunFailed, World
 from pipeline.shards import Dataset
 from pipeline.training.callbacks.health import FEWEST, WINDOW, Health, is_spike
-from pipeline.training.preflight import check_same_weights, longest
+from pipeline.training.preflight import Survey, check_same_weights
 from pipeline.training.state import StepResult, TrainingState, Verdict
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -124,10 +125,15 @@ def test_durations():
             seconds(text)
 
 
-def test_the_longest_micro_batches_by_positions_and_by_target_positions():
-    shapes = [(4, 100, 10), (2, 300, 5), (9, 20, 12), (1, 400, 50)]
-    assert longest(shapes) == {(2, 300, 5), (9, 20, 12)}
-    assert longest([]) == set()
+def test_a_survey_of_micro_batches_has_the_longest_and_the_share_of_real_positions():
+    shapes = Counter({(4, 100, 10): 1, (2, 300, 5): 1, (9, 20, 12): 2, (1, 400, 50): 1})
+    found = Survey(5, shapes, source_tokens=1_000, target_tokens=158)
+    assert found.longest() == {(2, 300, 5), (9, 20, 12)}
+    assert found.padding() == (
+        "padding: 4 source and 4 target lengths in 4 shapes of micro-batches; 56.8% of source and "
+        "50.0% of target positions are real (5 steps)"
+    )
+    assert Survey(0, Counter(), 0, 0).longest() == set()
 
 
 def test_links_far_below_the_median_are_named():
