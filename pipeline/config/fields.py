@@ -68,7 +68,11 @@ class TrainConfig:
     batch_size: int = 256
     """Samples per optimiser step, over all processes and micro-batches."""
     accumulation: int = 1
-    """Micro-batches per process and optimiser step (gradient accumulation)."""
+    """Micro-batches per process and optimiser step (gradient accumulation); 0: the fewest of 1, 2,
+    4, ... that fit in memory, rehearsed at the start and kept in RUN/accumulation.json."""
+    memory_limit_gib: float = 0.0
+    """With accumulation 0: GiB that a process may take; 0: what is free on its GPU, on CPUs its
+    share of what is free in the node or the job."""
     schedule: Literal["inverse_sqrt", "constant", "linear"] = "inverse_sqrt"
     """Learning-rate schedule: inverse_sqrt holds the peak for warmup_steps, then decays with
     1/sqrt(step); linear rises over warmup_steps and decays to 0 at max_steps."""
@@ -154,18 +158,18 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in (
-            "max_steps", "batch_size", "accumulation", "checkpoint_every", "keep_checkpoints",
+            "max_steps", "batch_size", "checkpoint_every", "keep_checkpoints",
             "validate_every", "validation_batch_size", "max_new_tokens", "max_skipped_updates",
         ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 1, f"train.{name}", value, "at least 1")
         for name in (
             "warmup_steps", "weight_decay", "validation_samples", "seed", "max_epochs",
-            "early_stopping", "keep_every",
+            "early_stopping", "keep_every", "accumulation",
         ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 0, f"train.{name}", value, "at least 0")
-        for name in ("spike_deviations", "hang_timeout"):
+        for name in ("spike_deviations", "hang_timeout", "memory_limit_gib"):
             value = getattr(self, name)
             _check(value >= 0 and math.isfinite(value), f"train.{name}", value, "at least 0")
         _check(

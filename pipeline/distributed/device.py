@@ -6,7 +6,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,6 +148,17 @@ def limit_memory(more: int) -> None:
     wanted = _status_bytes("VmData") + more
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextmanager
+def within_memory(more: int) -> Iterator[None]:
+    """`limit_memory` for what is done inside."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_memory(more)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _status_bytes(name: str) -> int:

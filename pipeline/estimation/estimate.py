@@ -9,10 +9,11 @@ from pipeline.common.gpus import Gpu
 from pipeline.config import RunConfig
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.lengths import Lengths, drawn_steps, padded_step
-from pipeline.estimation.memory import BytesByPart, Sharding, memory_by_moment, peak_bytes
+from pipeline.estimation.memory import BytesByPart, memory_by_moment, peak_bytes
 from pipeline.model import LocostConfig
 from pipeline.model.flops import training_flops
 from pipeline.model.parameter_counts import ParameterCounts
+from pipeline.training.sharding import Sharding
 
 HOUR = 3600
 

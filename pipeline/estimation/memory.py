@@ -1,51 +1,10 @@
 """Bytes that a process holds in a training step, by part, at each moment that may be the peak."""
 
-from dataclasses import dataclass
-from typing import Any
-
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.model.parameter_counts import FP32, ParameterCounts
+from pipeline.training.sharding import Sharding
 
 BytesByPart = dict[str, int]
-# DeepSpeed's defaults, in elements.
-REDUCE_BUCKET = 500_000_000
-LIVE_PARAMETERS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """How DeepSpeed shards the states: ZeRO stages 1 to 3 over a number of processes."""
-
-    stage: int
-    processes: int
-    offload: bool
-    """Master weights and AdamW's moments are in host memory."""
-    bucket: int
-    """Gradients reduced together, in elements."""
-    buffers: int
-    """Buckets allocated at once."""
-    live: int
-    """Stage 3: most parameters gathered at one time."""
-
-    @classmethod
-    def of(cls, settings: dict[str, Any], processes: int) -> "Sharding":
-        """From the filled-in DeepSpeed settings."""
-        zero = settings["zero_optimization"]
-        bf16 = settings["torch_autocast"]["enabled"]
-        types = 2 if bf16 and settings["torch_autocast"]["lower_precision_safe_modules"] else 1
-        stage = zero["stage"]
-        return cls(
-            stage,
-            processes,
-            zero.get("offload_optimizer", {}).get("device", "none") != "none",
-            int(zero.get("reduce_bucket_size", REDUCE_BUCKET)),
-            types * (2 if stage < 3 and zero.get("overlap_comm") else 1),
-            int(zero.get("stage3_max_live_parameters", LIVE_PARAMETERS)),
-        )
-
-    def part(self, parameters: int) -> int:
-        """Bytes of one process's share, in fp32."""
-        return FP32 * -(-parameters // self.processes)
 
 
 def memory_by_moment(
@@ -68,7 +27,7 @@ def memory_by_moment(
     weights = whole
     if sharding.stage == 3:
         weights = part if sharding.processes == 1 else part + FP32 * min(total, sharding.live)
-    optimizer = 0 if sharding.offload and on_gpu else 3 * part
+    optimizer = sharding.optimizer(total, on_gpu)
     before = 0  # gradients of the earlier micro-batches
     if accumulation > 1:
         before = whole if sharding.stage == 1 else 0 if sharding.offload and on_gpu else part
@@ -78,8 +37,7 @@ def memory_by_moment(
     copies = 2 * parameters.products if in_bf16 else 0
 
     def bucket(gradients: int) -> int:
-        allocated = FP32 * sharding.bucket * sharding.buffers
-        return allocated if on_gpu else min(FP32 * gradients, allocated)
+        return sharding.buckets(gradients, on_gpu)
 
     def at(**parts: int) -> BytesByPart:
         named = {name.replace("_", " "): size for name, size in parts.items()}

@@ -52,18 +52,19 @@ def deepspeed_settings(config: RunConfig, processes: int) -> dict[str, Any]:
                 f"{config.deepspeed_config}: remove '{name}'; the recipe states it ({instead})"
             )
     train = config.train
-    group = processes * train.accumulation
+    accumulation = train.accumulation or 1  # 0: the trainer fills it in again
+    group = processes * accumulation
     if train.batch_size < group:
         fewer = train.batch_size // processes
         raise ValueError(
             f"train.batch_size {train.batch_size} cannot fill {processes} processes x "
-            f"train.accumulation {train.accumulation} = {group} micro-batches; use "
+            f"train.accumulation {accumulation} = {group} micro-batches; use "
             + (f"--train.accumulation {fewer}, " if fewer else "fewer processes, ")
             + f"or --train.batch_size {group} (another run)"
         )
     communicated = settings.setdefault("communication_data_type", "fp32")
     ours = {
-        "gradient_accumulation_steps": train.accumulation,
+        "gradient_accumulation_steps": accumulation,
         "gradient_clipping": train.clip_norm,
         "torch_autocast": {
             "enabled": train.precision == "bf16",

@@ -14,7 +14,7 @@ from pipeline.common.batch_spans import batch_of
 from pipeline.common.command_line import RESUME_LATER
 from pipeline.common.files import replace_json
 from pipeline.config import RunConfig
-from pipeline.data.batches import Batches, StepBatch
+from pipeline.data.batches import StepBatch
 from pipeline.data.prefetch import Prefetched
 from pipeline.data.shard_cache import ShardCache
 from pipeline.distributed.device import reset_peak_memory
@@ -29,7 +29,8 @@ from pipeline.training.callbacks.stop_request import StopRequest
 from pipeline.training.callbacks.validation import BEST, Validation, gave_up
 from pipeline.training.callbacks.watchdog import Watchdog
 from pipeline.training.engine import make_engine
-from pipeline.training.preflight import check_same_weights, length_limits, rehearse, survey
+from pipeline.training.micro_batches import batches_of, with_accumulation
+from pipeline.training.preflight import check_same_weights, rehearse, survey
 from pipeline.training.prepare import PreparedRun
 from pipeline.training.schedule import learning_rate, steps_of
 from pipeline.training.state import StepResult, TrainingState, Verdict
@@ -54,8 +55,10 @@ def train(
             planned = "" if done == steps else f", of --train.max_steps {steps}"
             print(f"{config.output} is finished after {done} steps{planned}; nothing to do")
         return 0
-    with closing(prepared.checkpoints), prefetched(config, prepared, world) as batches:
-        return Trainer(config, prepared, world, batches, callbacks).fit()
+    with closing(prepared.checkpoints):
+        config, prepared = with_accumulation(config, prepared, world)
+        with prefetched(config, prepared, world) as batches:
+            return Trainer(config, prepared, world, batches, callbacks).fit()
 
 
 def is_finished(config: RunConfig, done: int) -> bool:
@@ -68,13 +71,11 @@ def is_finished(config: RunConfig, done: int) -> bool:
 
 def prefetched(config: RunConfig, prepared: PreparedRun, world: World) -> Prefetched:
     """This rank's batches, prepared ahead; one rank of each node reads shards ahead."""
-    datasets, order = prepared.train.datasets, prepared.order
-    batches = Batches(
-        datasets, order, world.rank, world.size, config.train.accumulation,
-        *length_limits(config.data, prepared.model),
-    )  # fmt: skip
-    shard_cache = ShardCache(datasets, order) if world.local_rank == 0 else None
-    return Prefetched(batches, shard_cache, pin=world.device.type == "cuda")
+    reads_ahead = world.local_rank == 0
+    shard_cache = ShardCache(prepared.train.datasets, prepared.order) if reads_ahead else None
+    return Prefetched(
+        batches_of(config, prepared, world), shard_cache, pin=world.device.type == "cuda"
+    )
 
 
 class Trainer:

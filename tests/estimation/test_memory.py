@@ -13,10 +13,11 @@ import torch
 from pipeline.common.paths import ROOT
 from pipeline.config import parse
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
-from pipeline.estimation.memory import Sharding, highest, host_bytes, memory_by_moment, peak_bytes
+from pipeline.estimation.memory import highest, host_bytes, memory_by_moment, peak_bytes
 from pipeline.model import Locost, LocostConfig, ssm
 from pipeline.model.parameter_counts import FP32, ParameterCounts
 from pipeline.training.deepspeed_config import deepspeed_settings
+from pipeline.training.sharding import Sharding
 
 SMALL = {
     "vocab_size": 997, "d_model": 96, "state_dim": 4, "d_ff": 160, "encoder_layers": 2,
