@@ -5,12 +5,13 @@ if not __package__:
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pipeline.common.command_line import Parser, above_zero, count_from, exit_on_user_error
 from pipeline.common.files import replace_json
-from pipeline.common.gpus import GPUS
+from pipeline.common.gpus import ACHIEVED, GPUS, LAUNCH_SECONDS, LINK
 from pipeline.common.units import GIB
 from pipeline.config import DEFAULT_RECIPE, RunConfig, parse
 from pipeline.estimation.estimate import (
@@ -21,15 +22,17 @@ from pipeline.estimation.estimate import (
     kilograms_co2,
     kilowatt_hours,
     step_seconds,
+    with_accumulation,
 )
 from pipeline.estimation.lengths import C4, C4_DOCUMENTS, C4_SAMPLES, Lengths
 from pipeline.estimation.memory import highest, host_bytes, peak_bytes
+from pipeline.estimation.step_time import Assumptions
 from pipeline.model import LocostConfig
 from pipeline.shards import Dataset
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.schedule import steps_of
 
-MFU = 0.15  # measured on one H100 at 4,096 tokens: benchmarks/h100
+ASSUMED = ("launch_us", "achieved", "link_gb")
 UNREAD = "(not read)"  # stands for the folders that the settings require
 
 
@@ -59,11 +62,26 @@ def build_parser() -> Parser:
     )
     time = parser.add_mutually_exclusive_group()
     time.add_argument(
-        "--mfu", type=above_zero, default=MFU,
-        help=f"share of the GPUs' dense 16-bit rate reached ({MFU}, measured on an H100)",
+        "--mfu", type=above_zero,
+        help="share of the GPUs' dense 16-bit rate reached, instead of counting what a step does",
     )  # fmt: skip
     time.add_argument("--step_seconds", type=above_zero, help="measured seconds per step, instead")
     time.add_argument("--hours", type=above_zero, help="measured hours of the run, instead")
+    counted = parser.add_argument_group("what a count of launches, bytes and operations assumes")
+    counted.add_argument(
+        "--launch_us", type=above_zero, default=1e6 * LAUNCH_SECONDS, metavar="US",
+        help="microseconds of the host for a kernel "
+        f"({1e6 * LAUNCH_SECONDS:g}, measured beside an H100)",
+    )  # fmt: skip
+    counted.add_argument(
+        "--achieved", type=above_zero, default=ACHIEVED, metavar="SHARE",
+        help="share of the GPU's bandwidth and rates reached, operator by operator "
+        f"({ACHIEVED}, measured on an H100)",
+    )  # fmt: skip
+    counted.add_argument(
+        "--link_gb", type=above_zero, default=LINK / 1e9, metavar="GB",
+        help=f"GB/s that each GPU exchanges with others ({LINK / 1e9:g}: 200 Gbit/s)",
+    )  # fmt: skip
     watts = ", ".join(f"{key} {gpu.watts:g}" for key, gpu in GPUS.items())
     parser.add_argument("--watts", type=above_zero, help=f"mean power draw of a GPU ({watts})")
     parser.add_argument(
@@ -99,16 +117,23 @@ def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]
             "dataset; give --data DIR, or --train.max_epochs 0 --train.max_steps N"
         )
     samples = len(dataset) if dataset else C4_SAMPLES
+    lengths = Lengths.of(dataset.manifest) if dataset else C4
     vocab_size = dataset.manifest["tokenizer"]["vocab_size"] if dataset else LocostConfig.vocab_size
+    gpu, given = GPUS[options.gpu], options.mfu or options.hours or options.step_seconds
+    chosen = config.train.accumulation == 0
+    if chosen:
+        memory = gpu.memory_gib * GIB
+        config = with_accumulation(config, options.gpus, lengths, vocab_size, memory)
+    assumed = Assumptions(gpu, options.launch_us / 1e6, options.achieved, options.link_gb * 1e9)
     found = estimate(
         config,
         deepspeed_settings(config, options.gpus),
         options.gpus,
         steps_of(config.train, samples),
-        Lengths.of(dataset.manifest) if dataset else C4,
+        lengths,
         vocab_size,
+        None if given else assumed,
     )
-    gpu = GPUS[options.gpu]
     mfu = options.mfu
     if options.hours or options.step_seconds:
         measured = options.step_seconds or options.hours * 3600 / found.steps
@@ -125,12 +150,13 @@ def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]
         "steps": found.steps,
         "batch_size": config.train.batch_size,
         "accumulation": config.train.accumulation,
+        "accumulation_chosen": chosen,
         "samples": seen,
         "dataset": options.data or "C4",
         "dataset_samples": samples,
         "epochs": seen / samples,
-        "mfu": mfu,
-        "time": "measured" if options.hours or options.step_seconds else "at this MFU",
+        "time": "at this MFU" if options.mfu else "measured" if given else "counted",
+        "assumed": None if given else {name: getattr(options, name) for name in ASSUMED},
         "watts": options.watts or gpu.watts,
         "carbon_g_per_kwh": options.carbon,
         "host_gib": host_bytes(found.parameters, found.sharding) / GIB,
@@ -151,10 +177,13 @@ def run_config(options: argparse.Namespace, settings: list[str]) -> RunConfig:
 
 
 def column(
-    work: UpdateEstimate, found: Estimate, options: argparse.Namespace, mfu: float
+    work: UpdateEstimate, found: Estimate, options: argparse.Namespace, mfu: float | None
 ) -> dict[str, Any]:
-    """The figures of one way of padding."""
-    gpu = GPUS[options.gpu]
+    """The figures of one way of padding; `mfu`: where the time was not counted."""
+    gpu, counted = GPUS[options.gpu], work.time
+    if counted:
+        mfu = work.flops / (counted.total * options.gpus * gpu.flops)
+    assert mfu is not None
     seconds = step_seconds(work.flops, options.gpus, gpu, mfu)
     total = hours(found.steps, seconds)
     energy = kilowatt_hours(total, options.gpus, options.watts or gpu.watts)
@@ -164,7 +193,9 @@ def column(
         "target_tokens": work.target_tokens,
         "source_fill": work.source_fill,
         "tflop": work.flops / 1e12,
+        "mfu": mfu,
         "step_seconds": seconds,
+        "step_parts": asdict(counted) if counted else None,
         "hours": total,
         "kwh": energy,
         "kg_co2": kilograms_co2(energy, options.carbon),
@@ -189,6 +220,7 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"steps       {figures['steps']:,} of {figures['batch_size']} samples: {figures['gpus']} "
         f"GPUs x {figures['accumulation']} micro-batches"
+        + (", the fewest that fit by this estimate" if figures["accumulation_chosen"] else "")
     )
     name = figures["dataset"]
     of = f"{figures['dataset_samples']:,} samples of {name}"
@@ -207,7 +239,14 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield row("target tokens a step", "{:,.0f}", "target_tokens")
     yield row("real source positions", "{:.1%}", "source_fill")
     yield row("TFLOP a step", "{:,.0f}", "tflop")
-    yield row(f"step, s ({figures['time']}, MFU {figures['mfu']:.1%})", "{:.3f}", "step_seconds")
+    if figures["assumed"]:
+        for part in ("micro_batches", "optimizer", "exchange"):
+            seconds = (f"{one['step_parts'][part]:.3f}" for one in columns)
+            yield line(f"  {part.replace('_', '-')}, s", seconds)
+        shares = (one["step_parts"]["host_bound"] for one in columns)
+        yield line("  micro-batches that wait for the host", (f"{share:.0%}" for share in shares))
+    yield row(f"step, s ({figures['time']})", "{:.3f}", "step_seconds")
+    yield row("MFU", "{:.1%}", "mfu")
     rates = (figures["batch_size"] / figures["gpus"] / one["step_seconds"] for one in columns)
     yield line("samples/s a GPU", (f"{rate:.2f}" for rate in rates))
     yield line("time", (f"{one['hours']:,.1f} h = {one['hours'] / 24:,.1f} d" for one in columns))
@@ -227,6 +266,12 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield line(f"  of {room:g}", verdicts)
     if figures["host_gib"]:
         yield f"host memory per GPU, GiB  {figures['host_gib']:.2f}"
+    if assumed := figures["assumed"]:
+        yield (
+            f"Time: {assumed['launch_us']:g} us of the host a launch, {assumed['achieved']:.0%} of "
+            f"the GPU's rates, {assumed['link_gb']:g} GB/s between GPUs, not overlapped; no wait "
+            "for data."
+        )
     yield "In parentheses: held at another moment, not in the total."
     yield "Not counted: the CUDA context and NCCL's buffers (1 to 2 GiB), fragmentation."
 

@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None, callbacks: Sequence["Callback"]
         prepared = prepare(config, world, check)
     if check:
         if is_main:
-            print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples")
+            later = "" if config.train.accumulation else "; accumulation is chosen at the start"
+            print(f"{config.to_yaml()}ready: {len(prepared.train)} training samples{later}")
         prepared.checkpoints.leave_no_trace()
         return 0
     here = f"rank {world.rank} on {host_name()}"

@@ -1,6 +1,7 @@
 """Settings: recipes, overrides, and errors that name the field, the value and the remedy."""
 
 import json
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import yaml
 
 from pipeline.common.paths import DEEPSPEED_CONFIGS, RECIPES
 from pipeline.config import Check, DataConfig, TrainConfig, build_parser, parse
-from pipeline.data.planning import cut
+from pipeline.data.planning import accumulations, cut
 from pipeline.training.deepspeed_config import deepspeed_settings
 
 DATA = ["--data.train", "somewhere"]
@@ -139,8 +140,8 @@ def settings(tmp_path: Path, world: int = 2, arguments=(), **changes):
 def test_every_shipped_deepspeed_config_is_filled_in(path):
     config, _ = parse([*DATA, "--deepspeed_config", str(path)])
     filled = deepspeed_settings(config, 16)
-    assert filled["train_micro_batch_size_per_gpu"] == 8
-    assert filled["gradient_accumulation_steps"] == 2
+    assert filled["train_micro_batch_size_per_gpu"] == 16
+    assert filled["gradient_accumulation_steps"] == 1  # until the start has chosen
     assert filled["gradient_clipping"] == 1.0
     assert filled["torch_autocast"]["enabled"]
     assert filled["torch_autocast"]["dtype"] == "bfloat16"
@@ -176,11 +177,13 @@ def test_a_contradiction_is_refused(tmp_path, changes, message):
 @pytest.mark.parametrize("processes", [1, 2, 3, 8, 12, 16, 24, 32, 64])
 def test_the_default_recipe_runs_on_any_number_of_processes(processes):
     config, _ = parse(DATA)
-    micro_batches = processes * config.train.accumulation
-    assert deepspeed_settings(config, processes)["gradient_accumulation_steps"] == 2
     lengths = np.random.default_rng(0).integers(100, 4096, (config.train.batch_size, 2))
-    parts = cut(lengths, micro_batches)
-    assert len(parts) == micro_batches and sorted(chain(*parts)) == [*range(256)]
+    assert config.train.accumulation == 0
+    for number in accumulations(256, processes):  # of which the start chooses
+        chosen = replace(config, train=replace(config.train, accumulation=number))
+        assert deepspeed_settings(chosen, processes)["gradient_accumulation_steps"] == number
+        parts = cut(lengths, processes * number)
+        assert len(parts) == processes * number and sorted(chain(*parts)) == [*range(256)]
 
 
 def test_a_batch_too_small_for_its_processes_names_what_fits(tmp_path):

@@ -6,17 +6,13 @@ from typing import Any
 
 from pipeline.common.command_line import above_zero, count_from
 from pipeline.common.files import replace_json
-from pipeline.common.gpus import GPUS
+from pipeline.common.gpus import GPUS, LAUNCH_SECONDS
 
 SHAPES = ((8, 450, 130), (8, 4096, 512), (16, 4096, 512))
 """Samples, source and target positions: a micro-batch as the recipe makes it of C4, on average,
 and full ones."""
 DECODED = ((8, 4096),)
 """Documents and source positions."""
-
-LAUNCH_US = 35.0
-"""Of the host: a state-space layer at 4,096 positions takes an H100 11 ms forward and backward, at
-batch 1 as at batch 8 (benchmarks/h100), for 316 launches."""
 
 
 def add(commands: Any) -> None:
@@ -37,8 +33,9 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument("--card", default="h100", help=f"{', '.join(GPUS)} (h100)")
     command.add_argument(
-        "--launch_us", type=above_zero, default=LAUNCH_US, metavar="US",
-        help=f"microseconds that the host needs for a launch ({LAUNCH_US:g}, measured on an H100)",
+        "--launch_us", type=above_zero, default=1e6 * LAUNCH_SECONDS, metavar="US",
+        help="microseconds that the host needs for a launch "
+        f"({1e6 * LAUNCH_SECONDS:g}, measured on an H100)",
     )  # fmt: skip
     command.add_argument("--json", type=Path, help="also write the figures to this file")
 

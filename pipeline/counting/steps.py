@@ -83,39 +83,50 @@ def count(run: Callable[[], object], part: str = OTHER) -> Counts:
 
 
 def model_on_card(config: LocostConfig) -> Locost:
-    """The model without weights."""
+    """The model without weights, with convolutions for a card."""
     with torch.device("meta"):
         model = Locost(config)
+    for layer in ssm_layers(model):
+        layer.kernel_build, layer.transform = "triton", "pairs"
     to_card(model)
     return model
 
 
-def training_step(
-    config: LocostConfig, train: TrainConfig, batch: int, source: int, target: int
-) -> Counts:
-    """Forward and backward of one micro-batch as the trainer runs them, and AdamW's step.
+def micro_batch(config: LocostConfig, bf16: bool, batch: int, source: int, target: int) -> Counts:
+    """Forward and backward of a micro-batch as the trainer runs them.
 
-    Not counted are DeepSpeed's own operators: reduction and clipping of gradients, and its
-    flattened copies of parameters, over which it runs AdamW on fewer, larger tensors; nor the
-    second projection of a loss in several chunks, since the fake card cannot recompute.
+    Not counted is the second projection of a loss in several chunks: a fake card cannot recompute.
     """
-    model = model_on_card(config).train()
-    for layer in ssm_layers(model):
-        layer.kernel_build, layer.transform = "triton", "pairs"
+    return _micro_batch(model_on_card(config).train(), bf16, batch, source, target)
+
+
+def _micro_batch(model: Locost, bf16: bool, batch: int, source: int, target: int) -> Counts:
     model.loss_chunk = batch * target
     ids, mask = (empty((batch, source), torch.long) for _ in range(2))
     labels = empty((batch, target), torch.long)
 
     def run() -> None:
-        with autocast(train.precision == "bf16"):
+        with autocast(bf16):
             loss = model(ids, mask, labels, loss_reduction="sum", loss_only=True, check=False).loss
         loss.backward()
 
+    return count(run)
+
+
+def training_step(
+    config: LocostConfig, train: TrainConfig, batch: int, source: int, target: int
+) -> Counts:
+    """Forward and backward of one micro-batch, and AdamW's step.
+
+    Not counted are DeepSpeed's own operators: reduction and clipping of gradients, and its
+    flattened copies of parameters, over which it runs AdamW on fewer, larger tensors.
+    """
+    model = model_on_card(config).train()
+    micro_batch = _micro_batch(model, train.precision == "bf16", batch, source, target)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, train), lr=train.peak_lr, betas=train.betas,
         fused=True,  # as make_engine on a card
     )  # fmt: skip
-    micro_batch = count(run)
     count(optimizer.step)  # makes its state
     return micro_batch.plus(count(optimizer.step, OPTIMIZER))
 

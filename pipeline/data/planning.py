@@ -26,6 +26,12 @@ class Plan:
     shapes: np.ndarray
 
 
+def accumulations(batch_size: int, processes: int) -> list[int]:
+    """To choose from: powers of two, up to as many micro-batches as each process has samples."""
+    most = batch_size // processes
+    return [*(2**k for k in range(most.bit_length())), *([most] if most & (most - 1) else [])]
+
+
 def padded_cost(lengths: np.ndarray) -> int:
     """Positions computed for samples of these (source, target) lengths: count x longest sum."""
     return len(lengths) * int(lengths[:, 0].max() + lengths[:, 1].max())

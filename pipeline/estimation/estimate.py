@@ -1,19 +1,22 @@
 """Operations, memory, time and energy of a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pipeline.common.gpus import Gpu
 from pipeline.config import RunConfig
+from pipeline.data.planning import accumulations
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.lengths import Lengths, drawn_steps, padded_step
 from pipeline.estimation.memory import BytesByPart, memory_by_moment, peak_bytes
+from pipeline.estimation.step_time import Assumptions, MicroBatchTimes, StepTime, step_time
 from pipeline.model import LocostConfig
 from pipeline.model.flops import training_flops
 from pipeline.model.parameter_counts import ParameterCounts
-from pipeline.training.sharding import Sharding
+from pipeline.training.deepspeed_config import deepspeed_settings
+from pipeline.training.sharding import MARGIN, Sharding
 
 HOUR = 3600
 
@@ -33,6 +36,8 @@ class UpdateEstimate:
     """The micro-batch that takes most memory."""
     memory: dict[str, BytesByPart]
     """Of that micro-batch: bytes by moment and part."""
+    time: StepTime | None
+    """Where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,18 @@ class Estimate:
 
 def estimate(
     config: RunConfig, settings: dict[str, Any], processes: int, steps: int, lengths: Lengths,
-    vocab_size: int,
+    vocab_size: int, assumed: Assumptions | None = None,
 ) -> Estimate:  # fmt: skip
     """The estimate of a configuration with the filled-in DeepSpeed settings.
 
-    Raises ValueError for a baseline.
+    `assumed`: to estimate the time as well, for which some micro-batches are counted (seconds).
+    Raises ValueError for a baseline, and for an accumulation that is not chosen yet.
     """
     train, data = config.train, config.data
+    if not train.accumulation:
+        raise ValueError(
+            "train.accumulation is 0: give a number, such as `with_accumulation` finds"
+        )
     architecture = config.architecture(vocab_size)
     if not isinstance(architecture, LocostConfig):
         raise ValueError(
@@ -92,6 +102,12 @@ def estimate(
             sum(training_flops(architecture, one.samples, one.source, one.target).values())
             for one in batches
         )
+        time = None
+        if assumed:
+            bf16, recompute = train.precision == "bf16", train.recompute_activations
+            times = MicroBatchTimes(architecture, bf16, recompute, assumed, batches)
+            shapes = [step for _, step in steps]
+            time = step_time(shapes, times, sharding, settings, parameters.total, assumed)
         return UpdateEstimate(
             name,
             flops / len(steps),
@@ -100,12 +116,30 @@ def estimate(
             real[1] / len(steps),
             largest,
             held[largest],
+            time,
         )
 
     return Estimate(
         parameters, sharding, steps, update("batches by length", drawn),
         update(f"all padded to {longest[0]:,}", padded),
     )  # fmt: skip
+
+
+def with_accumulation(
+    config: RunConfig, processes: int, lengths: Lengths, vocab_size: int, memory: float
+) -> RunConfig:
+    """The configuration with the accumulation that a start on cards of `memory` bytes would choose.
+
+    The smallest whose estimated peak leaves MARGIN free, or the largest. Raises as `estimate`.
+    """
+    deepspeed_settings(config, processes)  # refuses fewer samples than processes
+    for number in accumulations(config.train.batch_size, processes):
+        chosen = replace(config, train=replace(config.train, accumulation=number))
+        settings = deepspeed_settings(chosen, processes)
+        found = estimate(chosen, settings, processes, 1, lengths, vocab_size)
+        if peak_bytes(found.real.memory) <= (1 - MARGIN) * memory:
+            break
+    return chosen
 
 
 def step_seconds(flops: float, gpus: int, gpu: Gpu, mfu: float) -> float:

@@ -15,6 +15,7 @@ from pipeline.common.units import GIB
 from pipeline.config import RunConfig, TrainConfig
 from pipeline.data.batches import Batches
 from pipeline.data.collate import MicroBatch
+from pipeline.data.planning import accumulations
 from pipeline.distributed.device import Peak, device_name, is_out_of_memory, within_memory
 from pipeline.distributed.launcher_environment import host_name
 from pipeline.distributed.world import RunFailed, World
@@ -22,11 +23,9 @@ from pipeline.model.memory import available_memory
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.preflight import Shape, length_limits, made_up, survey
 from pipeline.training.prepare import PreparedRun
-from pipeline.training.sharding import Sharding
+from pipeline.training.sharding import MARGIN, Sharding
 
 ACCUMULATION = "accumulation.json"  # in the run folder
-MARGIN = 0.1
-"""Share of the memory that is left to the driver, the network and fragmentation."""
 
 
 def batches_of(config: RunConfig, prepared: PreparedRun, world: World) -> Batches:
@@ -50,7 +49,7 @@ def with_accumulation(
     file, where = Path(config.output) / ACCUMULATION, conditions(config, prepared, world)
     where, kept = world.broadcast((where, read_object(file)))
     number, lines = kept.get("accumulation"), []
-    if number not in candidates(config, world) or kept.get("for") != where:
+    if number not in accumulations(config.train.batch_size, world.size) or kept.get("for") != where:
         lines = [differences(kept["for"], where)] if isinstance(kept.get("for"), dict) else []
         number, line = choose(config, prepared, world)
         lines.append(line)
@@ -65,12 +64,6 @@ def with_accumulation(
         print(*lines, sep="\n", flush=True)
     config = replace(config, train=replace(config.train, accumulation=number))
     return config, replace(prepared, settings=deepspeed_settings(config, world.size))
-
-
-def candidates(config: RunConfig, world: World) -> list[int]:
-    """Powers of two, up to as many micro-batches as a rank has samples."""
-    most = config.train.batch_size // world.size
-    return [*(2**k for k in range(most.bit_length())), *([most] if most & (most - 1) else [])]
 
 
 def conditions(config: RunConfig, prepared: PreparedRun, world: World) -> dict[str, Any]:
@@ -107,7 +100,7 @@ def choose(config: RunConfig, prepared: PreparedRun, world: World) -> tuple[int,
     of = f"{room / GIB:.3f} GiB a process, less {MARGIN:.0%}"
     steps = range(prepared.checkpoints.steps_done, config.train.max_steps)
     tried = []
-    for number in candidates(config, world):
+    for number in accumulations(config.train.batch_size, world.size):
         cut = replace(config, train=replace(config.train, accumulation=number))
         shapes = survey(batches_of(cut, prepared, world), steps, world).longest()
         peak = max(world.gather(peak_bytes(cut, prepared, world, shapes, free)))

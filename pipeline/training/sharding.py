@@ -1,4 +1,4 @@
-"""What DeepSpeed holds of a model's states in each process."""
+"""What DeepSpeed holds of a model's states in each process, and what must stay free."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +8,8 @@ from pipeline.model.parameter_counts import FP32
 # DeepSpeed's defaults, in elements.
 REDUCE_BUCKET = 500_000_000
 LIVE_PARAMETERS = 1_000_000_000
+MARGIN = 0.1
+"""Share of the memory that is left to the driver, the network and fragmentation."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pipeline.estimation.estimate import (
     kilograms_co2,
     kilowatt_hours,
     step_seconds,
+    with_accumulation,
 )
 from pipeline.estimation.lengths import C4, Lengths, drawn_steps
 from pipeline.model import LocostConfig
@@ -30,7 +31,10 @@ RECIPE = ROOT / "pipeline" / "recipes" / "finetune_arxiv.yaml"
 
 
 def figures(tmp_path: Path, *arguments: str) -> dict:
+    """At a given MFU, unless they say otherwise: counting takes seconds."""
     output = tmp_path / "figures.json"
+    if not {"--mfu", "--hours", "--step_seconds", "--launch_us"} & set(arguments):
+        arguments = (*arguments, "--mfu", "0.15")
     assert main([*arguments, "--output", str(output)]) == 0
     return json.loads(output.read_text())
 
@@ -49,7 +53,7 @@ def test_the_papers_energy_and_co2(tmp_path, capsys):
 def test_the_papers_hours_do_not_fit_padded_sources(tmp_path):
     """3.03 samples a second and GPU, the paper's rate at 4,096, are about 1,470 hours."""
     assert hours(1_000_000, 256 / (3.03 * 16)) == pytest.approx(1470, rel=0.01)
-    real, padded = figures(tmp_path, "--hours", "140")["columns"]
+    real, padded = figures(tmp_path, "--hours", "140", "--train.accumulation", "2")["columns"]
     assert padded["hours"] > 6.5 * real["hours"]
     assert real["source_fill"] > 0.87  # on C4 itself 0.88: tests/data/test_benchmark_data.py
     assert padded["source_fill"] == pytest.approx(0.12, abs=0.02)
@@ -58,20 +62,22 @@ def test_the_papers_hours_do_not_fit_padded_sources(tmp_path):
 def test_time_is_operations_over_rate(tmp_path):
     found = figures(tmp_path, "--mfu", "0.5", "--gpu", "a100")
     real, padded = found["columns"]
-    flops = 32 * sum(training_flops(LocostConfig(), 8, 4096, 910).values())
+    flops = 16 * sum(training_flops(LocostConfig(), 16, 4096, 910).values())
     assert padded["tflop"] == pytest.approx(flops / 1e12)
     assert padded["step_seconds"] == pytest.approx(flops / (16 * 312e12 * 0.5))
     assert step_seconds(flops, 16, GPUS["a100"], 0.5) == padded["step_seconds"]
     measured = figures(tmp_path, "--step_seconds", "0.5", "--gpu", "a100")
     assert measured["columns"][0]["step_seconds"] == pytest.approx(0.5)
-    assert measured["mfu"] == pytest.approx(real["tflop"] * 1e12 / (16 * 312e12 * 0.5))
+    assert measured["columns"][0]["mfu"] == pytest.approx(
+        real["tflop"] * 1e12 / (16 * 312e12 * 0.5)
+    )
 
 
 def test_the_largest_micro_batch_and_its_parts_add_up(tmp_path):
     for column in figures(tmp_path)["columns"]:
         totals = {moment: sum(parts.values()) for moment, parts in column["memory_gib"].items()}
         assert max(totals.values()) == totals[column["moment"]] == column["peak_gib"]
-    assert column["micro_batch"] == [8, 4096, 910]
+    assert column["micro_batch"] == [16, 4096, 910]
 
 
 def test_drawn_lengths_have_the_histogram():
@@ -118,7 +124,7 @@ def test_lengths_size_and_vocabulary_of_a_dataset(data, tmp_path):
 
 def test_settings_of_the_trainer_may_follow(tmp_path):
     plain = figures(tmp_path)["columns"][1]
-    more = figures(tmp_path, "--train.accumulation", "4", "--model.dropout", "0.1")["columns"][1]
+    more = figures(tmp_path, "--train.accumulation", "2", "--model.dropout", "0.1")["columns"][1]
     assert more["micro_batch"][0] == plain["micro_batch"][0] // 2
     recomputed = figures(tmp_path, "--train.recompute_activations", "true")["columns"][1]
     assert recomputed["peak_gib"] < plain["peak_gib"]
@@ -129,14 +135,14 @@ def test_settings_of_the_trainer_may_follow(tmp_path):
     [
         (["--gpu", "t4"], ["t4", "v100", "a100", "h100", "h200"]),
         (["--gpus", "0"], ["--gpus", "0"]),
-        (["--gpus", "200"], ["batch_size 256 cannot fill 200 processes"]),
+        (["--gpus", "300"], ["batch_size 256 cannot fill 300 processes"]),
         (["--mfu", "0.1", "--hours", "3"], ["--hours", "--mfu"]),
         (["--train.peak", "1"], ["train.peak"]),
         (["--data", "nowhere"], ["nowhere"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
         (["--deepspeed_config", "nowhere.json"], ["nowhere.json"]),
         (["--config", str(RECIPE)], ["max_epochs", "--data DIR"]),
-        (["--output", "no/such/folder.json"], ["no/such"]),
+        (["--mfu", "0.1", "--output", "no/such/folder.json"], ["no/such"]),
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments, words, capsys):
@@ -148,6 +154,19 @@ def test_a_wrong_argument_is_one_line(arguments, words, capsys):
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error
     assert all(word in error for word in words), error
+
+
+def test_the_accumulation_is_chosen_by_the_estimated_memory(tmp_path, capsys):
+    chosen = figures(tmp_path, "--gpus", "1", "--gpu", "a100")
+    assert "the fewest that fit by this estimate" in capsys.readouterr().out
+    number = chosen["accumulation"]
+    assert chosen["accumulation_chosen"] and number > 1
+    assert chosen["columns"][0]["peak_gib"] <= 0.9 * chosen["gpu_memory_gib"]
+    fixed = figures(tmp_path, "--gpus", "1", "--gpu", "a100", "--train.accumulation", str(number))
+    assert fixed["columns"] == chosen["columns"] and not fixed["accumulation_chosen"]
+    half = ("--train.accumulation", str(number // 2))
+    fewer = figures(tmp_path, "--gpus", "1", "--gpu", "a100", *half)
+    assert fewer["columns"][0]["peak_gib"] > 0.9 * fewer["gpu_memory_gib"]
 
 
 def test_a_manifest_without_histograms_is_refused(dataset_folder, capsys):
@@ -165,5 +184,9 @@ def test_a_device_is_found_by_its_name():
 def test_estimate_from_python():
     config, _ = parse(["--data.train", "x"])
     lengths = Lengths("made up", {"edges": [64], "counts": [1]}, {"edges": [16], "counts": [1]})
+    with pytest.raises(ValueError, match=r"train\.accumulation is 0"):
+        estimate(config, deepspeed_settings(config, 8), 8, 10, lengths, 32_100)
+    config = with_accumulation(config, 8, lengths, 32_100, 80e9)
+    assert config.train.accumulation == 1
     found = estimate(config, deepspeed_settings(config, 8), 8, 10, lengths, 32_100)
     assert found.real.flops < found.padded.flops and found.steps == 10

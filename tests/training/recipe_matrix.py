@@ -33,7 +33,7 @@ def main(output: Path, arguments: list[str]) -> None:
             words += ["--train.validation_rouge", "false"]
         config, _ = parse([*words, "--output", str(output / f"{recipe}-{configuration}")])
         # The recipe's own accumulation, at the smallest batch that has it.
-        batch = str(world.size * config.train.accumulation)
+        batch = str(world.size * (config.train.accumulation or 2))  # 0: to be chosen
         config, _ = parse([*words, "--train.batch_size", batch, "--output", config.output])
         assert train(config, prepare(config, world), world) == 0
     distributed.stop()

@@ -11,9 +11,11 @@ import torch
 from trainer_runs import assert_same_weights, metrics
 
 from pipeline.config import TrainConfig
+from pipeline.data.planning import accumulations
 from pipeline.distributed.world import World
 from pipeline.model import Locost, LocostConfig
 from pipeline.training import micro_batches
+from pipeline.training.sharding import MARGIN
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 WIDE = (
@@ -40,7 +42,7 @@ def test_the_fewest_micro_batches_that_fit_are_chosen_and_kept(trainer, tmp_path
     needed = {int(number): float(gib) for number, gib in NEEDED.findall(text)}
     assert [*needed] == [1, 2, 4, 8, 16]
     assert needed[1] > needed[2] > 1.3 * needed[4]
-    limit = f"{math.sqrt(needed[2] * needed[4]) / (1 - micro_batches.MARGIN):.4f}"
+    limit = f"{math.sqrt(needed[2] * needed[4]) / (1 - MARGIN):.4f}"
 
     run, fixed = tmp_path / "run", tmp_path / "fixed"
     status, text = trainer.run(run, *CHOSEN, limit, "--train.max_steps", "2")
@@ -109,7 +111,5 @@ def test_any_other_error_is_not_taken_for_a_lack_of_memory(run_config, prepared)
     ("batch", "processes", "expected"),
     [(256, 16, [1, 2, 4, 8, 16]), (24, 2, [1, 2, 4, 8, 12]), (7, 2, [1, 2, 3]), (3, 3, [1])],
 )
-def test_candidates_end_at_one_sample_each(run_config, batch, processes, expected):
-    config = replace(run_config, train=TrainConfig(batch_size=batch))
-    world = World(0, processes, 0, torch.device("cpu"))
-    assert micro_batches.candidates(config, world) == expected
+def test_candidates_end_at_one_sample_each(batch, processes, expected):
+    assert accumulations(batch, processes) == expected
