@@ -13,8 +13,8 @@ import torch
 import yaml
 
 from pipeline.baselines.systems import SYSTEMS
-from pipeline.benchmarking import launches_command, sweep, sweep_cases, systems
-from pipeline.benchmarking.gpu_check import gpu_check
+from pipeline.benchmarking import gpu_command, launches_command, sweep, sweep_cases, systems
+from pipeline.benchmarking.gpu_command import named_device
 from pipeline.benchmarking.precision import faster, precision
 from pipeline.common.command_line import (
     Parser,
@@ -48,7 +48,7 @@ def time_precision(options: argparse.Namespace) -> int:
 def run_sweep(options: argparse.Namespace) -> int:
     """Measure the command's cases, print a row for each, write JSON and PNG."""
     sweep.run(
-        options.command, options.cases(options), _device(options.device), options.limit_s,
+        options.command, options.cases(options), named_device(options.device), options.limit_s,
         options.memory_limit, options.output,
     )  # fmt: skip
     return 0
@@ -56,7 +56,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def compare_systems(options: argparse.Namespace) -> int:
     """Compare whole systems: memory, time, longest input, ratios, the paper's figure."""
-    systems.run(options, _device(options.device), options.memory_limit)
+    systems.run(options, named_device(options.device), options.memory_limit)
     return 0
 
 
@@ -64,14 +64,6 @@ def measure_case(options: argparse.Namespace) -> int:
     """One case of a sweep, in this process: its result as JSON."""
     print(json.dumps(sweep.measure_here(options.request)))
     return 0
-
-
-def check_gpu(options: argparse.Namespace) -> int:
-    """Correctness on the device, then timings."""
-    device = _device(options.device)
-    if device.type == "cpu" and options.small:
-        torch.set_num_threads(1)  # at toy sizes threads only wait for each other
-    return gpu_check(device, options.output, options.small, options.budget_s)
 
 
 def time_preprocessing(options: argparse.Namespace) -> int:
@@ -130,7 +122,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,gpu}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,gpu,"
+        "micro-batches,predictions}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -235,17 +228,7 @@ def build_parser() -> Parser:
     command.set_defaults(run=measure_case)
     command.add_argument("request")
 
-    command = commands.add_parser("gpu", help="check a GPU: correctness, then timings")
-    command.set_defaults(run=check_gpu)
-    command.add_argument("--output", type=Path, required=True, help="folder for gpu_check.json")
-    command.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (cuda)")
-    command.add_argument("--small", action="store_true", help="use toy sizes, for a CPU")
-    command.add_argument(
-        "--budget_s",
-        type=float,
-        default=440,
-        help="seconds after which remaining sections are skipped (440)",
-    )
+    gpu_command.add(commands)
     return parser
 
 
@@ -355,16 +338,6 @@ def _forms(text: str) -> list[str]:
     if not {"cached", "absorbed"}.issuperset(forms):
         raise argparse.ArgumentTypeError(f"{text!r}: give cached, absorbed or cached,absorbed")
     return forms
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: no such device; give cuda, cuda:N or cpu") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: torch sees no GPU here; give --device cpu")
-    return device
 
 
 if __name__ == "__main__":

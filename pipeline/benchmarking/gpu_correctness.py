@@ -81,7 +81,7 @@ def golden(device: torch.device, small: bool) -> Iterator[Row]:
     ):
         yield _row({"check": f"golden {name}"}, "fp32", ours, number, 1e-4)
     expected = {our_name(name): value.to(device) for name, value in _fixture("gradients").items()}
-    yield _worst({"check": "golden gradients"}, "fp32", _gradients(model), expected, 1e-3)
+    yield _worst({"check": "golden gradients"}, "fp32", gradients(model), expected, 1e-3)
     chosen = model.generate(ids, mask, max_new_tokens=20)
     same = torch.equal(chosen, numbers["generate_greedy_20"])
     yield {"check": "golden greedy ids", "precision": "fp32", "passed": same}
@@ -145,7 +145,7 @@ def base_model_step(device: torch.device, small: bool) -> Iterator[Row]:
     with torch.autocast(device.type, torch.bfloat16):
         loss = model(ids, None, ids[:, :33]).loss
     loss.backward()
-    broken = [name for name, grad in _gradients(model).items() if not grad.isfinite().all()]
+    broken = [name for name, grad in gradients(model).items() if not grad.isfinite().all()]
     yield {
         "check": "base model gradients finite", "precision": "bf16", "loss": loss.item(),
         "passed": bool(loss.isfinite()) and not broken, "broken": ", ".join(broken) or None,
@@ -165,11 +165,12 @@ def _results(
     with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bf16"):
         output = run(x)
     (output.to(weights.dtype) * weights).sum().backward()
-    grads = {f"grad {name}": grad for name, grad in _gradients(module).items()}
+    grads = {f"grad {name}": grad for name, grad in gradients(module).items()}
     return {"output": output.detach(), "grad input": _gradient(x), **grads}
 
 
-def _gradients(module: nn.Module) -> dict[str, Tensor]:
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    """The gradient of every parameter, by name."""
     return {name: _gradient(parameter) for name, parameter in module.named_parameters()}
 
 
@@ -201,10 +202,17 @@ def _worst(
     expected: dict[str, Tensor],
     tolerance: float,
 ) -> Row:
-    """The row of the gradient with the largest error.
+    """The row of the gradient with the largest error."""
+    name, error = largest_error(ours, expected)
+    result = {"error": error, "tolerance": tolerance, "passed": error <= tolerance}
+    return {**labels, "of": name, "precision": precision, **result}
+
+
+def largest_error(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[str, float]:
+    """The gradient with the largest error, and that error.
 
     A gradient that is zero in exact arithmetic (a key's bias under softmax, for example) is
-    compared on the scale of the others.
+    compared on the scale of the others. Raises ValueError where names or shapes differ.
     """
     if ours.keys() != expected.keys():
         raise ValueError(f"gradients of {sorted(ours)}, expected {sorted(expected)}")
@@ -214,9 +222,7 @@ def _worst(
         for name, value in expected.items()
     }
     name = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
-    passed = errors[name] <= tolerance
-    result = {"error": errors[name], "tolerance": tolerance, "passed": passed}
-    return {**labels, "of": name, "precision": precision, **result}
+    return name, errors[name]
 
 
 def _error(ours: Tensor, expected: Tensor, scale: float) -> float:

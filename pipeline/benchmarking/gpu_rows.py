@@ -16,6 +16,11 @@ def base(small: bool) -> LocostConfig:
     return SMALL if small else LocostConfig()
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def as_line(row: Row) -> str:
     """A row as `name value` pairs."""
     return "  ".join(f"{name} {_short(value)}" for name, value in row.items() if value is not None)

@@ -1,26 +1,33 @@
 """The GPU check's timing sections, after warm-up: milliseconds, rates and peak memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
+from statistics import median
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from pipeline.benchmarking import micro_batches
+from pipeline.benchmarking.gpu_candidates import cudnn_attention
 from pipeline.benchmarking.gpu_rows import Row, base
 from pipeline.common.gpus import peak_flops
 from pipeline.common.units import GIB
-from pipeline.distributed.device import Peak, device_name, is_out_of_memory, median_seconds, timed
+from pipeline.distributed.device import (
+    Peak,
+    best,
+    device_name,
+    is_out_of_memory,
+    median_seconds,
+    timed,
+)
 from pipeline.model import Locost
 from pipeline.model.flops import encoder_flops, training_flops
-from pipeline.model.kept_kernels import BLOCK_ELEMENTS
 from pipeline.model.layers import GatedFeedForward
-from pipeline.model.long_conv import Layout, convolve, kernel_spectrum
 from pipeline.model.ssm import BidirectionalSSM
-from pipeline.model.static_decoding import choose_steps, decoding_mode
+from pipeline.model.static_decoding import Mode, choose_steps, decoding_mode, gave_up
 
-# FlashFFTConv's published milliseconds for an H100, B 64, H 768.
-FLASH_FFT_CONV = {4096: {"flashfftconv_ms": 1.43, "its_torch_ms": 9.49}}
 # The paper's samples/s (its GPUs are V100s and A100s).
 PAPER = {4096: {"training": 3.03, "inference": 3.03}, 16384: {"training": 0.81, "inference": 1.69}}
 DECODE_STEPS, SUMMARY_TOKENS = 32, 512
@@ -48,28 +55,6 @@ def layer(device: torch.device, small: bool) -> Iterator[Row]:
                 module.zero_grad()
                 x.grad = None
             yield row
-
-
-def long_convolution(device: torch.device, small: bool) -> Iterator[Row]:
-    """The convolution alone with a given kernel, and one plain FFT over all channels; fp32.
-
-    `ours` works in blocks of channels, as in the layer; `with_kernel` also computes the kernel.
-    """
-    batch, config = 2 if small else 64, base(small)
-    torch.manual_seed(0)
-    module = BidirectionalSSM(config).to(device).requires_grad_(False)
-    for length in (64, 128) if small else (1024, 2048, 4096, 8192, 16384, 32768):
-        row: Row = {"convolution": "fp32", "L": length, "B": batch, "H": config.d_model}
-        u = torch.randn(batch, config.d_model, length, device=device)
-        layout = Layout.of(length)
-        kernel = torch.randn(config.d_model, layout.size, device=device) / length**0.5
-        for name, run in (
-            ("ours", partial(_by_blocks, u, kernel, layout)),
-            ("with_kernel", partial(module.convolution, u)),
-            ("torch", partial(_plain_convolution, u, kernel[:, :length])),
-        ):
-            row |= _milliseconds_or_cross(name, run, device)
-        yield row | FLASH_FFT_CONV.get(length, {})
 
 
 def training(device: torch.device, small: bool) -> Iterator[Row]:
@@ -103,6 +88,57 @@ def training(device: torch.device, small: bool) -> Iterator[Row]:
             model.zero_grad()
             yield row
             break  # the largest batch that fits
+
+
+def real_micro_batches(device: torch.device, small: bool) -> Iterator[Row]:
+    """Recorded micro-batches of C4, masked, forward and backward as the trainer runs them, bf16.
+
+    `first_pass_ms` is a pass over shapes that the process has not seen, as most are in training: a
+    library that plans each shape shows there. torch's attention by cuDNN, which the trainer
+    forbids, comes last, on copies one token shorter.
+    """
+    config, rate = base(small), peak_flops(device_name(device))
+    torch.manual_seed(0)
+    model = Locost(config).to(device)
+    lists = {number: [one.shrunk(16) if small else one for one in shapes]
+             for number, shapes in micro_batches.read().items()}  # fmt: skip
+    _pass(model, [lists[1][0].shrunk(2).inputs(config.vocab_size, device)])  # loads the kernels
+    passes = [(number, shapes, "the trainer's") for number, shapes in lists.items()]
+    if device.type == "cuda":
+        passes.append((1, [one.shortened() for one in lists[1]], "cuDNN's allowed"))
+    for accumulation, shapes, attention in passes:
+        inputs = [one.inputs(config.vocab_size, device) for one in shapes]
+        allowed = cudnn_attention() if attention == "cuDNN's allowed" else nullcontext()
+        peak = Peak(device)
+        with allowed:
+            first = timed(partial(_pass, model, inputs), device).wall_s
+            seconds = median(timed(partial(_pass, model, inputs), device).wall_s for _ in range(3))
+        samples = sum(one.samples for one in shapes)
+        tokens = sum(int(one.mask.sum()) for one in inputs)
+        source_fill, target_fill = micro_batches.fill(shapes)
+        flops = sum(
+            sum(training_flops(config, one.samples, one.source, one.target).values())
+            for one in shapes
+        )
+        row: Row = {
+            "micro-batches": f"C4, batch 256, 16 ranks, accumulation {accumulation}",
+            "attention": attention, "count": len(shapes), "samples": samples,
+            "first_pass_ms": 1000 * first, "pass_ms": 1000 * seconds,
+            "ms": 1000 * seconds / len(shapes), "samples_per_s": samples / seconds,
+            "tokens_per_s": tokens / seconds, "source_fill": source_fill,
+            "target_fill": target_fill, "peak_gib": peak.total_bytes() / GIB,
+            "tflop": flops / 1e12,
+        }  # fmt: skip
+        yield row | ({"mfu": flops / seconds / rate} if rate else {})
+
+
+def _pass(model: Locost, inputs: Sequence[micro_batches.Inputs]) -> None:
+    """Forward and backward of each micro-batch; gradients add up."""
+    model.zero_grad()
+    for one in inputs:
+        with torch.autocast(one.ids.device.type, torch.bfloat16):
+            output = model(*one, loss_reduction="sum", loss_only=True, check=False)
+        output.loss.backward()
 
 
 def inference(device: torch.device, small: bool) -> Iterator[Row]:
@@ -146,6 +182,44 @@ def _decoding_seconds(
 
     timed(run, start.device)
     return timed(run, start.device).wall_s / DECODE_STEPS
+
+
+def decoding(device: torch.device, small: bool) -> Iterator[Row]:
+    """A decoding step step by step and as a CUDA graph (on a CPU its fixed steps), bf16.
+
+    A step is the difference of two calls of `generate`, divided by their difference in tokens: the
+    choice of tokens and beams is in it, encoding and the graph's capture are not.
+    """
+    config, length = base(small), 64 if small else 4096
+    torch.manual_seed(0)
+    model = Locost(config).to(device).eval()
+    modes: dict[str, Mode] = {
+        "plain_step_ms": "plain",
+        "graph_step_ms": "graph" if device.type == "cuda" else "fixed",
+    }
+    for batch in (1, 8):
+        ids = torch.randint(3, config.vocab_size, (batch, length), device=device)
+        for beams in (1, 4):
+            row: Row = {"decoding": "bf16", "L": length, "B": batch, "beams": beams}
+            for name, mode in modes.items():
+                with decoding_mode(mode), torch.autocast(device.type, torch.bfloat16):
+                    row[name] = 1000 * _generated_seconds(model, ids, beams, small)
+            row["graph"] = not gave_up(model)
+            yield row
+
+
+def _generated_seconds(model: Locost, ids: Tensor, beams: int, small: bool) -> float:
+    """Seconds of a step of `generate`, every row as long as allowed."""
+    few, many = (4, 12) if small else (16, 80)
+
+    def seconds(tokens: int) -> float:
+        run = partial(
+            model.generate, ids, max_new_tokens=tokens, min_new_tokens=tokens, num_beams=beams
+        )
+        return best(run, ids.device, 3, 4.0).wall_s
+
+    seconds(few)  # loads the kernels
+    return (seconds(many) - seconds(few)) / (many - few)
 
 
 def book(device: torch.device, small: bool) -> Iterator[Row]:
@@ -235,32 +309,3 @@ def _step(
         loss.backward()
 
     return step
-
-
-def _by_blocks(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
-    """(B, H, L), in blocks of channels of the layer's size."""
-    size = max(1, BLOCK_ELEMENTS[u.device.type] // (len(u) * layout.size))
-    z = torch.empty_like(u)
-    for start in range(0, u.shape[1], size):
-        block = slice(start, start + size)
-        convolve(u[:, block], kernel_spectrum(kernel[block]), layout, z[:, block])
-    return z
-
-
-def _plain_convolution(u: Tensor, kernel: Tensor) -> Tensor:
-    """(B, H, L) with one direction's lags (H, L), by an FFT of length 2L, the usual way."""
-    length = u.shape[-1]
-    spectrum = torch.fft.rfft(u, 2 * length) * torch.fft.rfft(kernel, 2 * length)
-    return torch.fft.irfft(spectrum, 2 * length)[..., :length]
-
-
-def _milliseconds_or_cross(name: str, run: Callable[[], Tensor], device: torch.device) -> Row:
-    """Time and peak memory of a run, or a cross where it does not fit."""
-    try:
-        peak = Peak(device)
-        seconds = median_seconds(run, device)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        return {f"{name}_cross": "out of memory"}
-    return {f"{name}_ms": 1000 * seconds, f"{name}_peak_gib": peak.bytes() / GIB}
