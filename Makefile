@@ -6,12 +6,14 @@ PIP := install --quiet --disable-pip-version-check
 ARGS ?=
 # gpu-check only: another Python that has torch, to run without an installation.
 GPU_PYTHON ?= $(BIN)/python
+# A folder of wheels: gpu-wheels fills it, gpu-check installs from it, without network.
+GPU_WHEELS ?=
 
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PYTHONWARNINGS := ignore::FutureWarning
 
-.PHONY: demo test test-fast soak gpu-check lint slurm legacy constraints coverage
+.PHONY: demo test test-fast soak gpu-check gpu-wheels lint slurm legacy constraints coverage
 
 # From text to report on this machine: demo/report.md. Smaller: make demo ARGS=--quick
 demo: .venv/core
@@ -36,9 +38,20 @@ soak: .venv/dev legacy
 # BLANC and LSG need an older transformers: the core once more, in a separate environment.
 legacy: .venv-legacy/made
 
-# Correctness and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
+# Correctness, training and speed on a GPU, under 8 minutes, no network: gpu-check/gpu_check.json.
 gpu-check: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),.venv/core)
-	$(GPU_PYTHON) pipeline/benchmark.py gpu --output gpu-check $(ARGS)
+ifneq ($(GPU_WHEELS),)
+	rm -rf gpu-check/packages
+	$(GPU_PYTHON) -m pip $(PIP) --no-index --no-deps --target gpu-check/packages $(GPU_WHEELS)/*.whl
+endif
+	$(if $(GPU_WHEELS),PYTHONPATH=$(CURDIR)/gpu-check/packages )$(GPU_PYTHON) pipeline/benchmark.py gpu --output gpu-check $(ARGS)
+
+# What training needs beyond torch, for this Python and platform, as wheels in GPU_WHEELS.
+gpu-wheels: .venv/core
+	@test -n "$(GPU_WHEELS)" || { echo "error: give GPU_WHEELS=DIR, a folder for the wheels" >&2; exit 2; }
+	mkdir -p $(GPU_WHEELS)
+	$(BIN)/python .ci/training_packages.py > $(GPU_WHEELS)/packages.txt
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(GPU_WHEELS) -r $(GPU_WHEELS)/packages.txt
 
 lint: .venv/dev
 	$(BIN)/ruff check .

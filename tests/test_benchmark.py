@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline import benchmark
 from pipeline.benchmarking import references, sweep
 from pipeline.benchmarking.cases import Case, measure
-from pipeline.benchmarking.gpu_check import SECTIONS, gpu_check
 from pipeline.benchmarking.sweep_plot import curves
 from pipeline.common.paths import ROOT
 from pipeline.common.power_law import fit_exponent
@@ -252,41 +251,3 @@ def test_sweeps_write_json_and_png(arguments, tmp_path, capsys, monkeypatch):
     assert picture.shape[2] == 4
     assert picture.std() > 0.01  # not blank
     assert len(capsys.readouterr().out.splitlines()) >= len(rows) + 2
-
-
-@pytest.mark.slow
-def test_gpu_check_passes_on_a_cpu_at_toy_sizes(tmp_path, capsys):
-    arguments = ["gpu", "--device", "cpu", "--small", "--output", str(tmp_path)]
-    assert benchmark.main(arguments) == 0
-    results = json.loads((tmp_path / "gpu_check.json").read_text())
-    assert list(results["sections"]) == list(SECTIONS)
-    assert all(rows for rows in results["sections"].values())
-    assert results["failures"] == results["skipped"] == []
-    assert "0 failures" in capsys.readouterr().out
-
-
-def test_gpu_check_names_failures_and_continues(tmp_path, capsys, monkeypatch):
-    def broken(device, small):
-        yield {"check": "a", "error": math.nan, "passed": False}
-        raise RuntimeError("lost")
-
-    def fine(device, small):
-        yield {"ms": 1.0}
-
-    monkeypatch.setattr("pipeline.benchmarking.gpu_check.SECTIONS", {"one": broken, "two": fine})
-    assert gpu_check(torch.device("cpu"), tmp_path, True, budget_s=100) == 1
-    results = json.loads((tmp_path / "gpu_check.json").read_text())
-    assert results["failures"] == ["one: check a  error nan  passed NO", "one: RuntimeError: lost"]
-    assert results["sections"]["two"] == [{"ms": 1.0}]
-
-
-def test_gpu_check_skips_sections_beyond_the_budget(tmp_path, capsys, monkeypatch):
-    def fine(device, small):
-        yield {"ms": 1.0}
-        yield {"ms": 2.0}
-
-    monkeypatch.setattr("pipeline.benchmarking.gpu_check.SECTIONS", {"one": fine, "two": fine})
-    assert gpu_check(torch.device("cpu"), tmp_path, True, budget_s=0) == 0
-    results = json.loads((tmp_path / "gpu_check.json").read_text())
-    assert results["skipped"] == ["one", "two"]
-    assert "two: skipped" in capsys.readouterr().out

@@ -58,6 +58,8 @@ ELSEWHERE = {
     "make demo": "test_demo.py runs it (--quick)",
     "make test": "this is part of it",
     "make gpu-check": "needs a GPU; test_benchmark.py runs the same on a CPU, small",
+    "make gpu-wheels GPU_WHEELS=wheels": "downloads; test_gpu_check.py looks at what it asks for",
+    "make gpu-check GPU_PYTHON=python3 GPU_WHEELS=wheels": "as make gpu-check",
     "tensorboard --logdir demo": "serves until stopped; test_demo.py reads the events",
     "python pipeline/summarize.py --checkpoint demo/finetune/best README.md": "test_demo.py",
     "python -m preprocessing.show demo/shards/test --sample 0": "test_show.py, on another folder",

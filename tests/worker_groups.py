@@ -9,6 +9,7 @@ LONGEST = (
     "tests/stages/test_demo.py",
     "tests/baselines/test_baseline_training.py",
     "tests/test_wheel.py",
+    "tests/test_gpu_check.py",
     "tests/training/test_stages.py",
     "tests/test_readme.py",
     "tests/training/test_checkpoint_faults.py",

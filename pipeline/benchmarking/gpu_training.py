@@ -7,6 +7,7 @@ in no fixed order otherwise.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -139,11 +140,11 @@ def first_run(setup: Setup) -> Iterator[Row]:
     launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "-q", "--num_accelerators", "1"]
     with started([*launcher, TRAIN, *setup.arguments(run, 1, STEPS)], setup) as process:
         text = finished(process, 0)
-    lines = metrics(run)
+    lines, found = metrics(run), losses(run)
     config, _ = parse(setup.arguments(run, 1, STEPS))
     expected = first_losses(config, setup.device)
     for name, ours, reference in (
-        ("of the first update", lines[0]["loss"], expected.update),
+        ("of the first update", found[0], expected.update),
         ("of four rows, beside a CPU's", expected.rows, expected.rows_on_cpu),
     ):
         error = abs(ours - reference) / abs(reference)
@@ -157,9 +158,9 @@ def first_run(setup: Setup) -> Iterator[Row]:
         "trains": "ZeRO 1", "steps": len(lines), "samples": setup.batch_size,
         "micro_batches": setup.accumulation, "step_ms": 1000 * seconds,
         "samples_per_s": setup.batch_size / seconds,
-        "estimated_samples_per_s": estimated(setup), "first_loss": lines[0]["loss"],
-        "last_loss": lines[-1]["loss"], "attention": attention,
-        "passed": all(line["loss"] is not None for line in lines),
+        "estimated_samples_per_s": estimated(setup), "first_loss": found[0],
+        "last_loss": found[-1], "attention": attention,
+        "passed": all(map(math.isfinite, found)),
     }  # fmt: skip
 
 
@@ -184,16 +185,26 @@ def stop_and_resume(setup: Setup, stage: int, exact: bool) -> Iterator[Row]:
     stopped_after = len(metrics(broken))
     with started(command(broken), setup) as again:
         finished(again, 0)
-    expected, ours = ([line["loss"] for line in metrics(run)] for run in (whole, broken))
-    error = max(abs(x - y) / abs(y) for x, y in zip(ours, expected, strict=True))
+    expected, ours = losses(whole), losses(broken)
     for run in (whole, broken):  # gigabytes
         shutil.rmtree(run)
-    yield {
-        "trains": f"ZeRO {stage}, stopped and resumed", "deterministic": exact,
+    yield {"trains": f"ZeRO {stage}, stopped and resumed", "deterministic": exact,
+           **compared(ours, expected, stopped_after, exact)}  # fmt: skip
+
+
+def compared(
+    ours: Sequence[float], expected: Sequence[float], stopped_after: int, exact: bool
+) -> Row:
+    """Losses of every step: of a run stopped after some step, and of one that was not."""
+    alike, finite = len(ours) == len(expected), all(map(math.isfinite, [*ours, *expected]))
+    error, same = math.nan, finite and ours == expected
+    if alike and finite:
+        error = max(abs(x - y) / abs(y) for x, y in zip(ours, expected, strict=True))
+    stopped = 0 < stopped_after < len(expected)
+    return {
         "stopped_after": stopped_after, "steps": len(ours), "last_loss": ours[-1],
-        "bit_for_bit": ours == expected, "error": error,
-        "passed": 0 < stopped_after < STOPPED_STEPS
-        and (ours == expected if exact else error <= LOSS_TOLERANCE),
+        "bit_for_bit": same, "error": error,
+        "passed": stopped and (same if exact else error <= LOSS_TOLERANCE),
     }  # fmt: skip
 
 
@@ -243,6 +254,11 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, one a step."""
     text = (run / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def losses(run: Path) -> list[float]:
+    """The loss of every step; NaN where it was not finite, for which the file has null."""
+    return [math.nan if line["loss"] is None else line["loss"] for line in metrics(run)]
 
 
 def estimated(setup: Setup) -> float | None:
