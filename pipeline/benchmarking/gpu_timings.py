@@ -93,8 +93,8 @@ def training(device: torch.device, small: bool) -> Iterator[Row]:
 def real_micro_batches(device: torch.device, small: bool) -> Iterator[Row]:
     """Recorded micro-batches of C4, masked, forward and backward as the trainer runs them, bf16.
 
-    `first_pass_ms` is a pass over shapes that the process has not seen, as most are in training: a
-    library that plans each shape shows there. torch's attention by cuDNN, which the trainer
+    `first_pass_ms` is a pass over shapes that the process has not seen: a library that plans each
+    shape shows there. torch's attention by cuDNN, which the trainer
     forbids, comes last, on copies one token shorter.
     """
     config, rate = base(small), peak_flops(device_name(device))
@@ -122,8 +122,9 @@ def real_micro_batches(device: torch.device, small: bool) -> Iterator[Row]:
         )
         row: Row = {
             "micro-batches": f"C4, batch 256, 16 ranks, accumulation {accumulation}",
-            "attention": attention, "count": len(shapes), "samples": samples,
-            "first_pass_ms": 1000 * first, "pass_ms": 1000 * seconds,
+            "attention": attention, "count": len(shapes),
+            "shapes": len({(one.samples, one.source, one.target) for one in shapes}),
+            "samples": samples, "first_pass_ms": 1000 * first, "pass_ms": 1000 * seconds,
             "ms": 1000 * seconds / len(shapes), "samples_per_s": samples / seconds,
             "tokens_per_s": tokens / seconds, "source_fill": source_fill,
             "target_fill": target_fill, "peak_gib": peak.total_bytes() / GIB,

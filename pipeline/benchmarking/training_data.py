@@ -43,8 +43,7 @@ class FirstLosses(NamedTuple):
 def write(folder: Path, shapes: Sequence[Shape], vocab_size: int, copies: int) -> None:
     """A dataset of seeded random ids with the rows' lengths.
 
-    Each copy of the rows is one token shorter than the one before it, so that batches have shapes
-    that no earlier one had, as in training.
+    Each copy of the rows is one token shorter than the one before it, so that updates differ.
     """
     folder.mkdir(parents=True)
     shutil.copy(TOKENIZER, folder / "tokenizer.model")
