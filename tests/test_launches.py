@@ -12,6 +12,7 @@ from pipeline import benchmark
 from pipeline.common.gpus import GPUS
 from pipeline.config import TrainConfig
 from pipeline.counting import fake_card, steps
+from pipeline.counting.graph_steps import graph_step
 from pipeline.counting.operator_work import Work
 from pipeline.counting.step_parts import OTHER, PARTS
 from pipeline.counting.steps import Counts
@@ -24,6 +25,9 @@ TINY = LocostConfig(
 BASE_LAUNCHES = [((8, 450, 130), 2_606), ((8, 4096, 512), 2_510), ((16, 4096, 512), 2_474)]
 """Most launches of the base model's training step, by shape, with AdamW's 6."""
 BASE_DECODING_LAUNCHES = 350
+OUTSIDE_LAUNCHES, OUTSIDE_LAUNCHES_OF_BEAMS = 8, 97
+"""Most launches of a decoding step outside its CUDA graph's replay: greedy, and with 4 beams, where
+24 move the beams' past and 41 find the largest of their scores."""
 B, L, T = 2, 20, 16
 
 
@@ -190,6 +194,57 @@ def test_recomputation_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_decoding_step_by_a_cuda_graph():
+    """The step that looks whether all rows have ended, as one in eight does."""
+    config = LocostConfig()
+    plain, greedy, beams = (
+        steps.decoding_step(config, 8, 512),
+        graph_step(config, 8, 512),
+        graph_step(config, 8, 512, beams=4),
+    )
+    assert greedy.outside.total().launches <= OUTSIDE_LAUNCHES
+    assert beams.outside.total().launches <= OUTSIDE_LAUNCHES_OF_BEAMS
+    for step in (greedy, beams):
+        assert step.inside.total().syncs == 0  # none can be captured
+        assert step.outside.total().syncs == 1
+    parts = greedy.inside.by_part()
+    assert {"decoder: self-attention", "decoder: cross-attention", "head and loss"} <= parts.keys()
+    assert set(greedy.outside.by_part()) == {"choice of tokens"}
+    cross = "decoder: cross-attention"  # which reads the same keys and values
+    assert parts[cross].flops == plain.by_part()[cross].flops
+
+
+def test_a_graph_holds_the_decoder_and_no_choice_of_tokens():
+    step = graph_step(TINY, B, L, beams=2)
+    inside, outside = (
+        {name for _, name, _ in counts.operators} for counts in (step.inside, step.outside)
+    )
+    assert "index_copy_" in inside and "index_copy_" not in outside
+    assert {"log_softmax", "_log_softmax"} & outside and "gather" in outside
+    assert not {"gather", "argmax", "_log_softmax"} & inside
+    assert graph_step(TINY, B, L).inside.total().launches == step.inside.total().launches
+
+
+def test_autocast_rounds_a_parameter_once_only_where_it_keeps_a_cache():
+    weight = nn.Parameter(torch.zeros(4, 4, device="meta"))
+    module = nn.Module()
+    module.weight = weight
+    fake_card.to_card(module)
+    x = fake_card.empty((2, 4), torch.bfloat16)
+
+    def twice(cache: bool) -> Counter:
+        def run():
+            with torch.autocast("cuda", torch.bfloat16, cache_enabled=cache):
+                nn.functional.linear(x, module.weight), nn.functional.linear(x, module.weight)
+
+        with fake_card.autocast(False):
+            return Counter({name: n for (name, _), n in counted(run).items()})
+
+    assert twice(cache=True)["_to_copy"] == 1
+    assert twice(cache=False)["_to_copy"] == 2
+
+
+@pytest.mark.slow
 def test_a_decoding_step():
     counts = steps.decoding_step(LocostConfig(), 8, 512)
     work, parts = counts.total(), counts.by_part()
@@ -207,6 +262,10 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert benchmark.main(words) == 0
     printed, found = capsys.readouterr().out, json.loads(path.read_text())
     assert found["card"] == "A100 80 GB"
+    assert [step["beams"] for step in found["graph_steps"]] == [1, 4]
+    for step in found["graph_steps"]:
+        assert f"outside its replay: {step['outside']['launches']} launches" in printed
+        assert step["inside"]["launches"] > 20 and step["inside"]["host_ms"] == 0
     for step, heading in zip(
         found["steps"],
         ("training step: batch 2, source 64, target 16", "decoding step: batch 2, source 64"),

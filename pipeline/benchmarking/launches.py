@@ -14,6 +14,7 @@ import torch
 
 from pipeline.common.gpus import GPUS, Gpu
 from pipeline.config import DEFAULT_RECIPE, RunConfig, parse
+from pipeline.counting.graph_steps import graph_step
 from pipeline.counting.operator_work import Work
 from pipeline.counting.steps import Counts, decoding_step, training_step
 from pipeline.model import LocostConfig
@@ -21,6 +22,8 @@ from pipeline.model import LocostConfig
 Sizes = tuple[int, ...]
 UNREAD = "(not read)"
 """Stands for the folders that a run's settings require."""
+BEAMS = (1, 4)
+"""Of the decoding steps under a CUDA graph."""
 WIDTH = 32
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {
     "launches": ("{:,}", lambda row: row["launches"]),
@@ -58,11 +61,23 @@ def measure(
         counts = decoding_step(model, batch, source, bf16)
         shape = {"batch": batch, "source": source}
         steps.append({"step": "decoding", **shape, **figures(counts, gpu, launch_seconds)})
+    graph_steps = []
+    for batch, source in decoded:
+        for beams in BEAMS:
+            step = graph_step(model, batch, source, beams, bf16)
+            graph_steps.append({
+                "batch": batch, "source": source, "beams": beams,
+                "inside": _row(step.inside.total(), step.inside.card_seconds(gpu), 0.0),
+                "outside": _row(
+                    step.outside.total(), step.outside.card_seconds(gpu), launch_seconds
+                ),
+            })  # fmt: skip
     return {
         "command": "launches", "recipe": Path(recipe or DEFAULT_RECIPE).stem, "card": gpu.name,
         "precision": config.train.precision, "torch": torch.__version__.partition("+")[0],
         "bandwidth": gpu.bandwidth, "flops": gpu.flops, "flops32": gpu.flops32,
         "host_seconds_a_launch": launch_seconds, "steps": steps,
+        "graph_steps": graph_steps,
     }  # fmt: skip
 
 
@@ -116,3 +131,18 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
             cells = (form.format(figure(row)) for form, figure in COLUMNS.values())
             yield "".join((f"{name:{WIDTH}}", *(f"{cell:>10}" for cell in cells)))
         yield f"the host waits for the card: {step['total']['syncs']}"
+    for step in found["graph_steps"]:
+        inside, outside = step["inside"], step["outside"]
+        yield ""
+        yield (
+            f"decoding step by a CUDA graph: batch {step['batch']:,}, source {step['source']:,}, "
+            f"beams {step['beams']}"
+        )
+        yield (
+            f"in the graph, which the host launches once: {inside['launches']:,} operators, "
+            f"{inside['bytes'] / 1e9:.2f} GB, {inside['card_ms']:.2f} ms"
+        )
+        yield (
+            f"outside its replay: {outside['launches']:,} launches, {outside['card_ms']:.2f} ms, "
+            f"{outside['host_ms']:.2f} ms of the host, which waits for the card every eighth step"
+        )

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -129,12 +130,17 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> CardTensor:
 
 @contextmanager
 def autocast(enabled: bool = True) -> Iterator[None]:
-    """torch.autocast("cuda", torch.bfloat16), which is off where torch sees no card."""
+    """torch.autocast("cuda", torch.bfloat16), which is off where torch sees no card; inside, it and
+    torch.autocast itself work."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", enabled)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        yield
+        with (
+            patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+            patch.object(torch.cuda, "is_bf16_supported", lambda: True),
+        ):
+            yield
     finally:
         _narrow.clear()
         torch.set_autocast_enabled("cuda", before[0])
@@ -170,13 +176,13 @@ _narrow: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 def _in_narrow_type(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Autocast of an operator: float32 arguments are cast, a parameter once."""
+    """Autocast of an operator: float32 arguments are cast, a parameter once if there is a cache."""
 
     def cast_one(x: Any) -> Any:
         if not isinstance(x, CardTensor) or x.dtype != torch.float32:
             return x
         dtype = torch.get_autocast_dtype("cuda")
-        if not (x.is_leaf and x.requires_grad):
+        if not (x.is_leaf and x.requires_grad and torch.is_autocast_cache_enabled()):
             return x.to(dtype)
         if id(x) not in _narrow:
             _narrow[id(x)] = x, x.to(dtype)

@@ -70,16 +70,24 @@ def card_seconds(work: Work, gpu: Gpu) -> float:
 def count(run: Callable[[], object], part: str = OTHER) -> Counts:
     """The operators of a function that works on a fake card's tensors; `part`: of those that are
     not the model's."""
-    counts, parts = Counts(), Parts(part)
+    counts = Counts()
+    count_into(lambda: counts, run, part)
+    return counts
+
+
+def count_into(
+    chosen: Callable[[], Counts | None], run: Callable[[], object], part: str = OTHER
+) -> None:
+    """As `count`, each operator into the counts that are chosen when it runs; None: into none."""
+    parts = Parts(part)
 
     def record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        work, part = work_of(func, args, kwargs, result), parts.of_current()
-        if any(work):
+        work, part, counts = work_of(func, args, kwargs, result), parts.of_current(), chosen()
+        if any(work) and counts is not None:
             counts.operators[part, func.overloadpacket.__name__, work] += 1
 
     with registered(), FakeCard(record):
         run()
-    return counts
 
 
 def model_on_card(config: LocostConfig) -> Locost:
