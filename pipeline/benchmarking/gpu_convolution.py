@@ -10,7 +10,7 @@ from pipeline.benchmarking.gpu_rows import Row, base
 from pipeline.common.units import GIB
 from pipeline.distributed.device import Peak, is_out_of_memory, median_seconds
 from pipeline.model.kept_kernels import BLOCK_ELEMENTS
-from pipeline.model.long_conv import Layout, convolve
+from pipeline.model.long_conv import Layout, convolve, kernel_spectrum
 from pipeline.model.ssm import BidirectionalSSM
 
 FLASH_FFT_CONV = {
@@ -65,7 +65,7 @@ def _by_blocks(u: Tensor, kernel: Tensor, layout: Layout) -> Tensor:
     z = torch.empty_like(u)
     for start in range(0, u.shape[1], size):
         block = slice(start, start + size)
-        z[:, block] = convolve(u[:, block], kernel[block], layout)
+        convolve(u[:, block], kernel_spectrum(kernel[block]), layout, z[:, block])
     return z
 
 
