@@ -69,7 +69,7 @@ class TrainConfig:
     """Samples per optimiser step, over all processes and micro-batches."""
     accumulation: int = 1
     """Micro-batches per process and optimiser step (gradient accumulation); 0: the fewest of 1, 2,
-    4, ... that fit in memory, rehearsed at the start and kept in RUN/accumulation.json."""
+    4, ... that fit in memory, rehearsed at the start and kept in RUN/choices.json."""
     memory_limit_gib: float = 0.0
     """With accumulation 0: GiB that a process may take; 0: what is free on its GPU, on CPUs its
     share of what is free in the node or the job."""

@@ -55,11 +55,12 @@ def _settle(
     """Make one choice, of what is given for it: auto, or a candidate."""
 
     def choose() -> str:
-        again = kept_choice(run, choice.name, where) if given == "auto" else None
-        chosen, line = choice.use(again or given)
+        kept = recorded(run, choice.name)
+        again = given == "auto" and kept.get("for") == where
+        chosen, line = choice.use(kept.get("chosen", given) if again else given)
         print(f"{choice.name}: {line}")
         if keep:
-            keep_choice(run, choice.name, chosen, where)
+            record(run, choice.name, chosen, where)
         return chosen
 
     chosen = world.on_all(lambda: choose() if world.is_main else "", ValueError, OSError)
@@ -98,14 +99,13 @@ def choices(model: Locost, device: torch.device, dtype: torch.dtype, stage: int)
     ]
 
 
-def kept_choice(run: Path, name: str, where: Conditions) -> Any:
-    """What the run chose under these conditions; None if it has not."""
+def recorded(run: Path, name: str) -> dict[str, Any]:
+    """What the run's folder says of a choice: `chosen`, and the conditions that it holds `for`."""
     entry = read_object(run / FILE).get(name)
-    if not isinstance(entry, dict) or entry.get("for") != where:
-        return None
-    return entry.get("chosen")
+    return entry if isinstance(entry, dict) else {}
 
 
-def keep_choice(run: Path, name: str, chosen: Any, where: Conditions) -> None:
-    """Write a choice into the run folder."""
-    replace_json(run / FILE, read_object(run / FILE) | {name: {"chosen": chosen, "for": where}})
+def record(run: Path, name: str, chosen: Any, where: Conditions, **more: Any) -> None:
+    """Write a choice into the run's folder."""
+    entry = {"chosen": chosen, **more, "for": where}
+    replace_json(run / FILE, read_object(run / FILE) | {name: entry})

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from pipeline.baselines.registry import Model
-from pipeline.common.files import read_object, replace_json
 from pipeline.common.units import GIB
 from pipeline.config import RunConfig, TrainConfig
 from pipeline.data.batches import Batches
@@ -20,12 +19,13 @@ from pipeline.distributed.device import Peak, device_name, is_out_of_memory, wit
 from pipeline.distributed.launcher_environment import host_name
 from pipeline.distributed.world import RunFailed, World
 from pipeline.model.memory import available_memory
+from pipeline.training.choices import FILE, record, recorded
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.preflight import Shape, length_limits, made_up, survey
 from pipeline.training.prepare import PreparedRun
 from pipeline.training.sharding import MARGIN, Sharding
 
-ACCUMULATION = "accumulation.json"  # in the run folder
+ACCUMULATION = "accumulation"
 
 
 def batches_of(config: RunConfig, prepared: PreparedRun, world: World) -> Batches:
@@ -40,26 +40,28 @@ def with_accumulation(
 ) -> tuple[RunConfig, PreparedRun]:
     """The run with a number for `train.accumulation` 0; a collective.
 
-    The smallest of 1, 2, 4, ... whose largest micro-batches fit. RUN/accumulation.json keeps it,
-    for the same conditions: where its rounding changed, a resumed run would not be the same.
+    The smallest of 1, 2, 4, ... whose largest micro-batches fit. RUN/choices.json keeps it, for the
+    same conditions: where its rounding changed, a resumed run would not be the same.
     Raises RunFailed on all ranks where none fits, or the file cannot be written.
     """
     if config.train.accumulation:
         return config, prepared
-    file, where = Path(config.output) / ACCUMULATION, conditions(config, prepared, world)
-    where, kept = world.broadcast((where, read_object(file)))
-    number, lines = kept.get("accumulation"), []
+    run, where = Path(config.output), conditions(config, prepared, world)
+    where, kept = world.broadcast((where, recorded(run, ACCUMULATION)))
+    number, lines = kept.get("chosen"), []
     if number not in accumulations(config.train.batch_size, world.size) or kept.get("for") != where:
         lines = [differences(kept["for"], where)] if isinstance(kept.get("for"), dict) else []
         number, line = choose(config, prepared, world)
         lines.append(line)
-        chosen = {"accumulation": number, "measured": line, "for": where}
         world.on_all(
-            lambda: replace_json(file, chosen) if world.is_main else None, OSError,
+            lambda: (
+                record(run, ACCUMULATION, number, where, measured=line) if world.is_main else None
+            ),
+            OSError,
             failure=RunFailed,
-        )  # fmt: skip
+        )
     else:
-        lines = [f"accumulation {number}, as chosen before ({file})"]
+        lines = [f"accumulation {number}, as chosen before ({run / FILE})"]
     if world.is_main:
         print(*lines, sep="\n", flush=True)
     config = replace(config, train=replace(config.train, accumulation=number))

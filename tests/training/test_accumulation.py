@@ -1,6 +1,5 @@
 """The number of micro-batches of an update, chosen by memory: real processes, small limits."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -10,6 +9,7 @@ import pytest
 import torch
 from trainer_runs import assert_same_weights, metrics
 
+from pipeline.common.files import read_object
 from pipeline.config import TrainConfig
 from pipeline.data.planning import accumulations
 from pipeline.distributed.world import World
@@ -47,7 +47,7 @@ def test_the_fewest_micro_batches_that_fit_are_chosen_and_kept(trainer, tmp_path
     run, fixed = tmp_path / "run", tmp_path / "fixed"
     status, text = trainer.run(run, *CHOSEN, limit, "--train.max_steps", "2")
     assert status == 0 and "\naccumulation 4, micro-batches up to" in text, text
-    assert json.loads((run / micro_batches.ACCUMULATION).read_text())["accumulation"] == 4
+    assert read_object(run / "choices.json")["accumulation"]["chosen"] == 4
     status, text = trainer.run(run, *CHOSEN, limit, "--train.max_steps", "4")
     assert status == 0 and "\naccumulation 4, as chosen before" in text, text
     assert not NEEDED.search(text)
