@@ -22,12 +22,11 @@ TINY = LocostConfig(
     vocab_size=40, d_model=16, state_dim=4, d_ff=24, encoder_layers=2, decoder_layers=2,
     num_heads=2, head_dim=8,
 )  # fmt: skip
-BASE_LAUNCHES = [((8, 450, 130), 2_606), ((8, 4096, 512), 2_510), ((16, 4096, 512), 2_474)]
+BASE_LAUNCHES = [((8, 450, 130), 2_295), ((8, 4096, 512), 2_199), ((16, 4096, 512), 2_199)]
 """Most launches of the base model's training step, by shape, with AdamW's 6."""
 BASE_DECODING_LAUNCHES = 350
-OUTSIDE_LAUNCHES, OUTSIDE_LAUNCHES_OF_BEAMS = 8, 97
-"""Most launches of a decoding step outside its CUDA graph's replay: greedy, and with 4 beams, where
-24 move the beams' past and 41 find the largest of their scores."""
+OUTSIDE_LAUNCHES, OUTSIDE_LAUNCHES_OF_BEAMS = 8, 55
+"""Most launches of a decoding step outside its CUDA graph's replay: greedy, and with 4 beams."""
 B, L, T = 2, 20, 16
 
 
@@ -176,7 +175,7 @@ def test_fewer_launches_than_the_bar(shape, most):
     assert counts.total().launches <= most, counts.by_part()
 
 
-@pytest.mark.parametrize(("batch", "a_layer"), [(15, 4), (16, 3)], ids=["rebuilt", "kept"])
+@pytest.mark.parametrize(("batch", "a_layer"), [(31, 4), (32, 3)], ids=["rebuilt", "kept"])
 def test_the_kernel_build_is_a_few_launches(batch, a_layer):
     """Forward, where the spectrum is not kept backward again, sums, and gradients."""
     work = training_step(batch=batch).by_part()["encoder: kernel build"]

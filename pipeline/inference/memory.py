@@ -152,8 +152,9 @@ class DocumentMemory:
         return self.tokens * self.product_bytes * (inner if cached else config.d_model)
 
     def _past(self) -> int:
-        """Keys and values of self-attention, and one step's scores over the vocabulary."""
+        """Keys and values of self-attention, of beams with the copy in which they change places,
+        and one step's scores over the vocabulary."""
         config, rows = self.config, self.strategy.num_beams
         inner = 2 * config.decoder_layers * config.num_heads * config.head_dim
         past = rows * self.strategy.max_new_tokens * inner * self.product_bytes
-        return past + 8 * FP32 * rows * config.vocab_size
+        return past * (1 if rows == 1 else 2) + 8 * FP32 * rows * config.vocab_size

@@ -99,13 +99,14 @@ class Decoder(nn.Module):
         reference and they are not needed.
         """
         rows = len(states) * beams
-        shape = (2, rows, self.config.num_heads, max_length, self.config.head_dim)
+        shape = (self.config.decoder_layers, 2, rows, self.config.num_heads, max_length)
         bias = None if self.relative_bias is None else self.relative_bias(max_length).flip(-1)
         rotation = self._rotation(max_length, states)
         dtype = product_type(states)
-        past = [Past(states.new_empty(shape, dtype=dtype), bias, rotation) for _ in self.blocks]
+        held = states.new_empty((*shape, self.config.head_dim), dtype=dtype)
+        past = [Past(of_block, bias, rotation) for of_block in held]
         attentions = [block.cross_attention for block in self.blocks]
-        return DecoderState(step_source(attentions, states, mask, memory_budget), past)
+        return DecoderState(step_source(attentions, states, mask, memory_budget), past, held)
 
     def step(self, embedded: Tensor, state: "DecoderState") -> Tensor:
         """The next target position (R, 1, H) -> (R, 1, H); advances the state by one."""
@@ -128,11 +129,13 @@ class DecoderState:
     """Each block's view of the source; the absorbed form is the same for all."""
     past: Sequence[Past] | Sequence[FixedPast]
     """Each block's self-attention keys and values."""
+    held: Tensor
+    """(blocks, 2, R, A, max_length, K): those of all blocks, of which `past` has views."""
 
     def select(self, rows: Tensor) -> None:
         """Row i continues from row rows[i], a beam of the same document."""
-        for past in self.past:
-            past.select(rows)
+        filled = self.held[..., : self.past[0].length, :]
+        filled.copy_(filled[:, :, rows])
 
     def restart(self) -> None:
         """Back to before the first position."""

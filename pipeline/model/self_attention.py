@@ -54,10 +54,6 @@ class Past:
         bias = None if self.reversed_bias is None else self.reversed_bias[:, None, -self.length :]
         return attention.output(attend(queries, keys, values, bias, dropout=attention.drop))
 
-    def select(self, rows: Tensor) -> None:
-        """Row i takes over the past of row rows[i]."""
-        select_rows(self.held, rows, self.length)
-
     def restart(self) -> None:
         """Back to before the first position."""
         self.length = 0
@@ -117,18 +113,14 @@ class FixedPast:
         keys, values, bias = *self.held, self.position.bias
         return attention.output(attend(queries, keys, values, bias, dropout=attention.drop))
 
-    def select(self, rows: Tensor) -> None:
-        """Row i takes over the past of row rows[i]."""
-        select_rows(self.held, rows, self.position.length)
+    @property
+    def length(self) -> int:
+        """Positions held so far."""
+        return self.position.length
 
     def restart(self) -> None:
         """Back to before the first position, for all blocks."""
         self.position.restart()
-
-
-def select_rows(held: Tensor, rows: Tensor, length: int) -> None:
-    """Row i of (2, R, A, max_length, K) takes over the first `length` positions of row rows[i]."""
-    held[:, :, :, :length] = held[:, rows, :, :length]
 
 
 def project(

@@ -163,7 +163,7 @@ class FixedStep(nn.Module):
         past = cast(Sequence[Past], state.past)
         self.position = Position(past[0])
         self.state = DecoderState(
-            state.source, [FixedPast(part.held.zero_(), self.position) for part in past]
+            state.source, [FixedPast(part.held, self.position) for part in past], state.held.zero_()
         )
         self.weights = {f"model.{name}": x for name, x in rounded_weights(model).items()}
 
