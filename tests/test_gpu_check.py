@@ -14,12 +14,17 @@ from pipeline.benchmarking import (
     gpu_check,
     gpu_convolution,
     gpu_network,
+    gpu_rows,
     gpu_training,
 )
 from pipeline.benchmarking import gpu_predictions as predictions
 from pipeline.benchmarking.gpu_candidates import Candidate
 from pipeline.common.paths import ROOT
+from pipeline.model import Locost
 from pipeline.model.long_conv import Layout
+from pipeline.model.ssm import ssm_layers
+from pipeline.training.choices import FILE as CHOICES_FILE
+from pipeline.training.choices import choices
 
 CPU = torch.device("cpu")
 RECORDS = sorted((ROOT / "benchmarks").glob("*/gpu_check.json"))
@@ -40,6 +45,7 @@ def test_every_section_passes_on_a_cpu_at_toy_sizes(tmp_path, capsys):
     assert [row["error"] <= row["tolerance"] for row in losses] == [True, True]
     assert losses[0]["ours"] == first["first_loss"] and first["last_loss"] < first["first_loss"]
     assert first["samples_per_s"] > 0 and first["estimated_samples_per_s"] > 0
+    assert first["attention"].startswith("sdpa (") and first["fft"].startswith("rows")
     assert stage1["bit_for_bit"] and stage3["bit_for_bit"]
     assert [row["operation"] for row in sections["check: network"]] == ["all-reduce", "all-to-all"]
     real = sections["time: real micro-batches"]
@@ -121,6 +127,8 @@ def test_training_comes_before_every_timing_and_has_the_longest_limit():
     names = list(gpu_check.SECTIONS)
     first_timing = min(names.index(name) for name in names if not name.startswith("check"))
     assert all(name.startswith("check") for name in names[:first_timing])
+    timed = [number for number, name in enumerate(names) if name.startswith("time")]
+    assert all(number < min(timed) for number, name in enumerate(names) if "candidates" in name)
     limits = {name: gpu_check.limit_of(name, small=False) for name in names}
     assert max(limits, key=limits.get) == "check: training"
     assert limits["check: training"] <= 440 - 4 * gpu_check.TIMING_LIMIT  # of --budget_s
@@ -139,7 +147,7 @@ def _of_error(error):
     [
         ([_of_error(0.0), _of_error(1e-4)], [True, True]),
         ([_of_error(0.0), _fails], [True, True]),  # the trainer falls back
-        ([_of_error(0.0), _of_error(0.1)], [True, False]),  # it computes something else
+        ([_of_error(0.0), _of_error(0.1)], [True, False]),  # a test that lets it through
         ([_of_error(0.0), _of_error(math.nan)], [True, False]),
         ([_fails, _of_error(0.0)], [False, True]),  # nothing to fall back to
     ],
@@ -155,6 +163,40 @@ def test_a_candidate_that_raises_fails_the_check_only_as_the_reference(runs, pas
         assert (row.get("raised") == "no such kernel") == (run is _fails)
     if runs[1] is _fails:
         assert found[1]["so"] == "the trainer falls back to the reference"
+
+
+def test_all_that_a_run_chooses_by_timing_has_its_candidates():
+    made = choices(Locost(gpu_rows.SMALL), CPU, torch.float32, stage=1)
+    assert len(gpu_candidates.CANDIDATES) == len(made)
+    for listed, reference in zip(
+        gpu_candidates.CANDIDATES.values(), gpu_training.REFERENCES.values(), strict=True
+    ):
+        assert listed(CPU, True)[0].name == reference
+
+
+def test_timings_take_what_the_trainer_would_choose(monkeypatch):
+    def listed(*milliseconds):
+        return [lambda ms=ms: {"ms": ms, "error": 0.0, "tolerance": 1.0} for ms in milliseconds]
+
+    def measure(choice, names, runs):
+        found = [Candidate(name, None, run) for name, run in zip(names, runs, strict=True)]
+        monkeypatch.setitem(gpu_candidates.CANDIDATES, choice, lambda device, small: found)
+        assert len([*gpu_candidates.rows(choice, CPU, True)]) == len(names)
+
+    monkeypatch.setattr(gpu_candidates, "_times", {})
+    model = Locost(gpu_rows.SMALL)
+    plain = {"attention": "sdpa", "kernel_build": "torch", "fft": "rows", "blocks": "eager"}
+    assert gpu_candidates.as_in_training(model, CPU) == plain  # nothing was measured
+
+    measure("attention", ["sdpa", "varlen", gpu_candidates.CUDNN], listed(10.0, 9.0, 1.0))
+    measure("kernel build", ["torch", "triton"], [*listed(10.0), _fails])
+    measure("FFT", ["rows", "pairs"], listed(10.0, 9.9))
+    chosen = gpu_candidates.as_in_training(model, CPU)
+    assert chosen == plain | {"attention": "varlen"}
+    assert model.decoder.attention_backend == "varlen"
+    measure("FFT", ["rows", "pairs"], listed(10.0, 5.0))
+    assert gpu_candidates.as_in_training(model, CPU)["fft"] == "pairs"
+    assert {layer.transform for layer in ssm_layers(model)} == {"pairs"}
 
 
 def test_every_choice_has_a_reference_that_can_run_anywhere():
@@ -201,12 +243,23 @@ def test_a_run_that_fails_is_a_row_and_the_next_follows():
 
 
 def test_choices_by_timing_are_those_of_the_first_run(tmp_path):
-    first = tmp_path / "first"
-    first.mkdir()
-    for name in ("attention.json", "heartbeat.json", "metrics.jsonl"):
-        (first / name).write_text("{}")
-    gpu_training.same_choices(first, tmp_path / "run")
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["attention.json"]
+    chosen = {"attention": "varlen", "fft": "pairs", "blocks": "compiled", "accumulation": 2}
+    entries = {name: {"chosen": value, "for": {}} for name, value in chosen.items()}
+    (tmp_path / CHOICES_FILE).write_text(json.dumps(entries))
+    words = gpu_training.choices(tmp_path)
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "--train.attention": "varlen", "--train.kernel_build": "torch", "--train.fft": "pairs",
+        "--train.blocks": "eager",
+    }  # fmt: skip
+    assert "sdpa" in gpu_training.choices(tmp_path / "absent")
+
+
+def test_every_choice_of_a_run_is_fixed_where_runs_are_compared():
+    made = choices(Locost(gpu_rows.SMALL), CPU, torch.float32, stage=1)
+    assert [choice.name for choice in made] == [*gpu_training.REFERENCES]
+    assert {name: choice.use(reference)[0] for choice, (name, reference) in zip(
+        made, gpu_training.REFERENCES.items(), strict=True
+    )} == gpu_training.REFERENCES  # fmt: skip
 
 
 def test_one_gpu_has_nothing_to_exchange(monkeypatch):

@@ -1,28 +1,28 @@
 """The GPU check's candidates: of each choice that the model makes at run time, all are timed and
 checked, also those that would not be chosen.
 
-A candidate that raises is dropped by the trainer, which falls back to the reference; so it fails
-the check only where it is the reference. One that computes something else fails it.
+A candidate that raises, or is too far from float64, is dropped by the trainer, which falls back to
+the reference; so it fails the check only where it is the reference.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import torch
-from torch import Tensor
 
-from pipeline.benchmarking.gpu_correctness import gradients, largest_error
 from pipeline.benchmarking.gpu_rows import Row, base, first_line
-from pipeline.distributed.device import median_seconds, timed
-from pipeline.model import Locost
+from pipeline.model import Locost, attention_choice, block_choice, convolution_choice
 from pipeline.model.attention_backends import Backend
-from pipeline.model.attention_choice import TOLERANCES, obstacles, self_test, trial
+from pipeline.model.block_choice import Blocks
+from pipeline.model.choosing import fastest
+from pipeline.model.kernel_build import KernelBuild, triton_obstacle
+from pipeline.model.ssm import Transform, ssm_layers
 
-OF_MODEL = 0.2
-"""Tolerance of gradients through two blocks of each side in bf16; of one layer it is 5e-2."""
+CUDNN = "sdpa by cuDNN"
+"""Timed, but never chosen: not deterministic, and it plans every shape."""
 
 
 class Candidate(NamedTuple):
@@ -32,17 +32,48 @@ class Candidate(NamedTuple):
     obstacle: str | None
     """Why it cannot run on this device."""
     run: Callable[[], Row]
-    """Its time `ms`, its `error` and the `tolerance` of that."""
+    """Its time `ms`, its `error` and the `tolerance` of that; raises as its test does."""
 
 
 Choice = Callable[[torch.device, bool], list[Candidate]]
 """The candidates on a device, the reference first; at toy sizes where the flag is set."""
 
 
+_times: dict[tuple[str, torch.device], dict[str, float]] = {}
+"""Milliseconds of the candidates that were measured, by choice and device."""
+
+
 def rows(choice: str, device: torch.device, small: bool) -> Iterator[Row]:
     """A row for each candidate of a choice."""
+    times = _times[choice, device] = {}
     for number, candidate in enumerate(CANDIDATES[choice](device, small)):
-        yield {"choice": choice, "candidate": candidate.name, **_result(candidate, number == 0)}
+        found = _result(candidate, number == 0)
+        if "ms" in found and found["passed"]:
+            times[candidate.name] = found["ms"]
+        yield {"choice": choice, "candidate": candidate.name, **found}
+
+
+def as_in_training(model: Locost, device: torch.device) -> dict[str, str]:
+    """Set a model to the candidates that the trainer would choose by the times of `rows`, and name
+    them; to the references where there are none."""
+    attention = fastest_of("attention", "sdpa", device)
+    build, transform = (
+        fastest_of("kernel build", "torch", device), fastest_of("FFT", "rows", device)
+    )  # fmt: skip
+    compiled = fastest_of("blocks", "eager", device)
+    model.decoder.attention_backend = cast(Backend, attention)
+    for layer in ssm_layers(model):
+        layer.kernel_build = cast(KernelBuild, build)
+        layer.transform = cast(Transform, transform)
+    if compiled == "compiled":
+        model.compile_blocks(dynamic=True)
+    return {"attention": attention, "kernel_build": build, "fft": transform, "blocks": compiled}
+
+
+def fastest_of(choice: str, reference: str, device: torch.device) -> str:
+    """The candidate that would be chosen, of those that may be."""
+    times = {n: ms for n, ms in _times.get((choice, device), {}).items() if n != CUDNN}
+    return fastest(times, reference) if reference in times else reference
 
 
 def _result(candidate: Candidate, is_reference: bool) -> Row:
@@ -56,24 +87,23 @@ def _result(candidate: Candidate, is_reference: bool) -> Row:
     return {**found, "passed": found["error"] <= found["tolerance"]}
 
 
-def of_tensors(
+def of(
     name: str,
-    compute: Callable[[], dict[str, Tensor]],
-    exact: Callable[[], dict[str, Tensor]],
-    device: torch.device,
+    test: Callable[[], float],
+    trial: Callable[[], float],
     tolerance: float,
     obstacle: str | None = None,
 ) -> Candidate:
-    """A candidate whose results, by name, are compared with exact ones, relative to the largest.
+    """A candidate by the test and the trial of the model's own choice.
 
-    `first_s` is its first call, with what it compiles, plans or tunes.
+    The test gives the error, and raises where that is too large. `took_s`: both, with what they
+    compile, plan and tune.
     """
 
     def run() -> Row:
-        first = timed(compute, device).wall_s
-        _, error = largest_error(compute(), exact())
-        milliseconds = 1000 * median_seconds(compute, device)
-        return {"ms": milliseconds, "first_s": first, "error": error, "tolerance": tolerance}
+        began = time.monotonic()
+        found: Row = {"error": test(), "tolerance": tolerance, "ms": trial()}
+        return {**found, "took_s": time.monotonic() - began}
 
     return Candidate(name, obstacle, run)
 
@@ -83,21 +113,26 @@ def attention(device: torch.device, small: bool) -> list[Candidate]:
     backward, each pass with lengths that no earlier one had."""
     on_gpu, config = device.type == "cuda", base(small)
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    missing = obstacles(device, dtype, config.dropout)
+    missing = attention_choice.obstacles(device, dtype, config.dropout)
+    tolerance = attention_choice.TOLERANCES[dtype]
 
-    def run(backend: Backend) -> Row:
-        error = self_test(backend, device, dtype, config.head_dim)
-        milliseconds = trial(backend, device, dtype, config)
-        return {"ms": milliseconds, "error": error, "tolerance": TOLERANCES[dtype]}
+    def test(backend: Backend) -> float:
+        return attention_choice.tested(backend, device, dtype, config.head_dim)
 
-    def by_cudnn() -> Row:
+    def trial(backend: Backend) -> float:
+        return attention_choice.trial(backend, device, dtype, config)
+
+    def by_cudnn(measure: Callable[[Backend], float]) -> float:
         with cudnn_attention():
-            return run("sdpa")
+            return measure("sdpa")
 
-    backends: tuple[Backend, ...] = ("sdpa", "varlen", "flash")
-    listed = [Candidate(one, missing.get(one), partial(run, one)) for one in backends]
+    backends: tuple[Backend, ...] = get_args(Backend)
     needs = None if on_gpu else "cuDNN computes attention on a GPU only"
-    return [*listed, Candidate("sdpa by cuDNN", needs, by_cudnn)]
+    return reference_first("sdpa", [
+        *(of(one, partial(test, one), partial(trial, one), tolerance, missing.get(one))
+          for one in backends),
+        of(CUDNN, partial(by_cudnn, test), partial(by_cudnn, trial), tolerance, needs),
+    ])  # fmt: skip
 
 
 @contextmanager
@@ -111,39 +146,59 @@ def cudnn_attention() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
+def kernel_builds(device: torch.device, small: bool) -> list[Candidate]:
+    """Computing the kernels of a layer: its convolutions, forward and backward, fp32."""
+    config, missing = base(small), {"triton": triton_obstacle(device, torch.float32)}
+    builds: tuple[KernelBuild, ...] = get_args(KernelBuild)
+    return reference_first("torch", [
+        of(
+            build, partial(convolution_choice.tested, config, device, build),
+            partial(convolution_choice.trial, config, device, build),
+            convolution_choice.TOLERANCE, missing.get(build),
+        )
+        for build in builds
+    ])  # fmt: skip
+
+
+def transforms(device: torch.device, small: bool) -> list[Candidate]:
+    """Convolving rows one by one, or two in a complex FFT: forward and backward, fp32, with kernels
+    built by torch."""
+    config = base(small)
+    listed: tuple[Transform, ...] = get_args(Transform)
+    return reference_first("rows", [
+        of(
+            transform, partial(convolution_choice.tested, config, device, "torch", transform),
+            partial(convolution_choice.trial, config, device, "torch", transform),
+            convolution_choice.TOLERANCE,
+        )
+        for transform in listed
+    ])  # fmt: skip
+
+
 def blocks(device: torch.device, small: bool) -> list[Candidate]:
-    """Blocks as they are and compiled: two of each side, forward and backward, bf16 autocast."""
-    shape = (2, 48, 9) if small else (4, 4096, 512)
-    config = replace(base(small), encoder_layers=2, decoder_layers=2)
-    torch.manual_seed(0)
-    plain, compiled, exact = (Locost(config).to(device) for _ in range(3))
-    for copy in (compiled, exact):
-        copy.load_state_dict(plain.state_dict())
-    exact.double()
-    # On a CPU without the code generator, which takes minutes there.
-    compiled.compile_blocks(
-        dynamic=False, backend="inductor" if device.type == "cuda" else "aot_eager"
-    )
-    ids, labels = (
-        torch.randint(3, config.vocab_size, (shape[0], length), device=device)
-        for length in shape[1:]
-    )
-
-    def step(model: Locost, bf16: bool = True) -> dict[str, Tensor]:
-        model.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            loss = model(ids, None, labels, loss_only=True, check=False).loss
-        loss.backward()
-        return gradients(model)
-
-    candidate = partial(
-        of_tensors, exact=partial(step, exact, bf16=False), device=device, tolerance=OF_MODEL
-    )
-    return [
-        candidate("as they are", partial(step, plain)),
-        candidate("compiled", partial(step, compiled)),
-    ]
+    """One block of each side, as it is and compiled: forward and backward, masked, bf16."""
+    model, dtype = Locost(base(small)), torch.bfloat16
+    slow = None if device.type == "cuda" else "compiling takes minutes on a CPU"
+    candidates: tuple[Blocks, ...] = get_args(Blocks)
+    return reference_first("eager", [
+        of(
+            one, partial(block_choice.tested, one, model, device, dtype),
+            partial(block_choice.trial, one, model, device, dtype),
+            block_choice.TOLERANCES[dtype], slow if one == "compiled" else None,
+        )
+        for one in candidates
+    ])  # fmt: skip
 
 
-CANDIDATES: dict[str, Choice] = {"attention": attention, "blocks": blocks}
+def reference_first(name: str, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates, that of the name first."""
+    return sorted(candidates, key=lambda one: one.name != name)
+
+
+CANDIDATES: dict[str, Choice] = {
+    "attention": attention,
+    "kernel build": kernel_builds,
+    "FFT": transforms,
+    "blocks": blocks,
+}
 """By choice: a new one, or a new candidate of one, is a line here or in its function."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.benchmarking import micro_batches
-from pipeline.benchmarking.gpu_candidates import cudnn_attention
+from pipeline.benchmarking.gpu_candidates import CUDNN, as_in_training, cudnn_attention
 from pipeline.benchmarking.gpu_rows import Row, base
 from pipeline.common.gpus import peak_flops
 from pipeline.common.units import GIB
@@ -61,6 +61,7 @@ def training(device: torch.device, small: bool) -> Iterator[Row]:
     config, rate = base(small), peak_flops(device_name(device))
     torch.manual_seed(0)
     model = Locost(config).to(device)
+    chosen = as_in_training(model, device)
     for length, target, batches in _sizes(
         small, ((4096, 512, (16, 8, 4)), (16384, 512, (4, 2, 1)))
     ):
@@ -81,6 +82,7 @@ def training(device: torch.device, small: bool) -> Iterator[Row]:
                 "tokens_per_s": batch * length / seconds, "samples_per_s": batch / seconds,
                 "paper_samples_per_s": PAPER.get(length, {}).get("training"),
                 "peak_gib": peak.total_bytes() / GIB, "tflop": sum(parts.values()) / 1e12,
+                **chosen,
             }  # fmt: skip
             if rate:
                 row["mfu"] = sum(parts.values()) / seconds / rate
@@ -93,23 +95,25 @@ def real_micro_batches(device: torch.device, small: bool) -> Iterator[Row]:
     """Recorded micro-batches of C4, masked, forward and backward as the trainer runs them, bf16.
 
     `first_pass_ms` is a pass over shapes that the process has not seen: a library that plans each
-    shape shows there. torch's attention by cuDNN, which the trainer
-    forbids, comes last, on copies one token shorter.
+    shape shows there. torch's attention by cuDNN, which the trainer forbids, comes last, on copies
+    one token shorter.
     """
     config, rate = base(small), peak_flops(device_name(device))
     torch.manual_seed(0)
     model = Locost(config).to(device)
+    chosen = as_in_training(model, device)
     lists = {number: [one.shrunk(16) if small else one for one in shapes]
              for number, shapes in micro_batches.read().items()}  # fmt: skip
     _pass(model, [lists[1][0].shrunk(2).inputs(config.vocab_size, device)])  # loads the kernels
-    passes = [(number, shapes, "the trainer's") for number, shapes in lists.items()]
+    passes = [(number, shapes, chosen["attention"]) for number, shapes in lists.items()]
     if device.type == "cuda":
-        passes.append((1, [one.shortened() for one in lists[1]], "cuDNN's allowed"))
+        passes.append((1, [one.shortened() for one in lists[1]], CUDNN))
     for accumulation, shapes, attention in passes:
+        if attention == CUDNN:
+            model.decoder.attention_backend = "sdpa"
         inputs = [one.inputs(config.vocab_size, device) for one in shapes]
-        allowed = cudnn_attention() if attention == "cuDNN's allowed" else nullcontext()
         peak = Peak(device)
-        with allowed:
+        with cudnn_attention() if attention == CUDNN else nullcontext():
             first = timed(partial(_pass, model, inputs), device).wall_s
             seconds = best(partial(_pass, model, inputs), device, 2, 10.0).wall_s
         samples = sum(one.samples for one in shapes)
@@ -121,7 +125,7 @@ def real_micro_batches(device: torch.device, small: bool) -> Iterator[Row]:
         )
         row: Row = {
             "micro-batches": f"C4, batch 256, 16 ranks, accumulation {accumulation}",
-            "attention": attention, "count": len(shapes),
+            **chosen, "attention": attention, "count": len(shapes),
             "shapes": len({(one.samples, one.source, one.target) for one in shapes}),
             "samples": samples, "first_pass_ms": 1000 * first, "pass_ms": 1000 * seconds,
             "ms": 1000 * seconds / len(shapes), "samples_per_s": samples / seconds,
@@ -244,6 +248,7 @@ def profile(device: torch.device, small: bool) -> Iterator[Row]:
     config = base(small)
     torch.manual_seed(0)
     model = Locost(config).to(device)
+    chosen = as_in_training(model, device)
     batch, length = (2, 64) if small else (8, 4096)
     step = _step(model, batch, length, 16 if small else 512, device)
     wall = median_seconds(step, device, 0.5)
@@ -263,6 +268,7 @@ def profile(device: torch.device, small: bool) -> Iterator[Row]:
     yield {
         "profile": "training step", "L": length, "B": batch, "ms": 1000 * wall,
         "busy_ms": busy / 1000, "launches": sum(event.count for event in kernels),
+        **chosen,
     }  # fmt: skip
     for kind, group in (("operator", operators), ("kernel", kernels)):
         for event in sorted(group, key=microseconds, reverse=True)[:KERNELS_SHOWN]:

@@ -39,18 +39,20 @@ NEEDED = ("deepspeed", "msgpack", "webdataset", "sentencepiece", "jsonargparse",
 """What training imports beyond the rest of the check."""
 STAGES = (1, 3, 2)
 """In order of importance: ZeRO 3 differs most from the recipe's ZeRO 1; at toy sizes these two."""
-STEPS, STOPPED_STEPS = 8, 4
+STEPS, STOPPED_STEPS = 6, 4
 """Of the first run, and of those that are compared."""
 SHARE = 8
 """Those that are compared have this part of the first run's samples and micro-batches."""
 WARM_UP = 2
 """Steps that are not timed."""
-TIMEOUT = 90.0
-"""Seconds of one run, its start included."""
+TIMEOUT = 150.0
+"""Seconds of one run, its start and what it compiles included."""
 LOSS_TOLERANCE = 2e-2
 """Relative, of losses in bf16 against fp32."""
 TRAIN = str(ROOT / "pipeline" / "train.py")
-FIRST, HEARTBEAT = "first", "heartbeat.json"
+FIRST, CHOICES = "first", "choices.json"
+REFERENCES = {"attention": "sdpa", "kernel_build": "torch", "fft": "rows", "blocks": "eager"}
+"""The choices that a run makes by timing, and what is taken where none was made."""
 DETERMINISTIC = (
     "import os; os.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'; "
     "import runpy, torch; torch.use_deterministic_algorithms(True); "
@@ -161,13 +163,19 @@ def first_run(setup: Setup) -> Iterator[Row]:
             "tolerance": LOSS_TOLERANCE, "passed": error <= LOSS_TOLERANCE,
         }  # fmt: skip
     seconds = median(line["seconds"] for line in lines[WARM_UP:])
-    attention = next((line for line in text.splitlines() if line.startswith("attention:")), None)
+    chosen = {
+        name: next(
+            (line.partition(": ")[2] for line in text.splitlines() if line.startswith(f"{name}: ")),
+            None,
+        )
+        for name in REFERENCES
+    }
     yield {
         "trains": "ZeRO 1", "steps": len(lines), "samples": setup.batch_size,
         "micro_batches": setup.accumulation, "step_ms": 1000 * seconds,
         "samples_per_s": setup.batch_size / seconds,
         "estimated_samples_per_s": estimated(setup), "first_loss": found[0],
-        "last_loss": found[-1], "attention": attention,
+        "last_loss": found[-1], **chosen,
         "passed": all(map(math.isfinite, found)),
     }  # fmt: skip
 
@@ -178,11 +186,10 @@ def stop_and_resume(setup: Setup, stage: int, exact: bool) -> Iterator[Row]:
     `exact`: with torch's deterministic algorithms, and bit for bit; else to LOSS_TOLERANCE.
     """
     whole, broken = (setup.runs / f"{name}-{stage}-{exact}" for name in ("whole", "broken"))
-    for run in (whole, broken):
-        same_choices(setup.runs / FIRST, run)
+    chosen = choices(setup.runs / FIRST)
 
     def command(run: Path) -> list[str]:
-        arguments = setup.arguments(run, stage, STOPPED_STEPS, SHARE)
+        arguments = [*setup.arguments(run, stage, STOPPED_STEPS, SHARE), *chosen]
         program = ["-c", DETERMINISTIC] if exact else [TRAIN]
         return [sys.executable, *program, *arguments]
 
@@ -216,12 +223,15 @@ def compared(
     }  # fmt: skip
 
 
-def same_choices(first: Path, run: Path) -> None:
-    """Begin a run folder with the choices by timing of another, which would differ otherwise."""
-    run.mkdir()
-    for file in first.glob("*.json"):
-        if file.name != HEARTBEAT:
-            shutil.copy(file, run)
+def choices(first: Path) -> list[str]:
+    """What the first run chose by timing, as settings: two runs that choose may differ.
+
+    Blocks are not compiled, which would take each run longer than its updates.
+    """
+    kept = read_object(first / CHOICES)
+    found = {name: kept.get(name, {}).get("chosen", plain) for name, plain in REFERENCES.items()}
+    found["blocks"] = REFERENCES["blocks"]
+    return [word for name, value in found.items() for word in (f"--train.{name}", value)]
 
 
 @contextmanager
