@@ -5,7 +5,9 @@ directions (causal, then reverse), F length of the FFT. The FFT is circular: wra
 must not overlap with kernel lags.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -132,3 +134,15 @@ def _spectrum(u: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 def _signal(spectrum: Tensor, size: int) -> Tensor:
     """The inverse of rfft without its factor 1 / F."""
     return torch.fft.irfft(spectrum, n=size, norm="forward")
+
+
+class Convolution(NamedTuple):
+    """A way to convolve inputs with kernels by FFT."""
+
+    kernel_spectrum: Callable[[Tensor], Tensor]
+    convolve: Callable[[Tensor, Tensor, Layout, Tensor], None]
+    convolve_backward: Callable[[Tensor, Tensor, Tensor, Layout, Tensor], Tensor]
+
+
+ROWS = Convolution(kernel_spectrum, convolve, convolve_backward)
+"""Each row in a real FFT."""

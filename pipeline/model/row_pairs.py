@@ -14,7 +14,7 @@ Shapes: B batch, H channels, L positions, F length of the FFT, P = ceil(B / 2) p
 import torch
 from torch import Tensor
 
-from .long_conv import Layout
+from .long_conv import Convolution, Layout
 
 
 def kernel_spectrum(kernel: Tensor) -> Tensor:
@@ -60,3 +60,7 @@ def unpack(pairs: Tensor, out: Tensor) -> None:
     parts = torch.view_as_real(pairs)
     out[0::2] = parts[:, :, :length, 0]
     out[1::2] = parts[: rows // 2, :, :length, 1]
+
+
+PAIRS = Convolution(kernel_spectrum, convolve, convolve_backward)
+"""Two rows in a complex FFT."""

@@ -8,18 +8,18 @@ not.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import long_conv, row_pairs
 from .config import LocostConfig
 from .kept_kernels import BLOCK_ELEMENTS, TRUNCATED_FROM, KeptKernels, kept_limit
 from .kernel_build import BUILDS, KernelBuild
 from .layers import FromChannels, IntoChannels, at_least_fp32
-from .long_conv import Layout, two_sided
+from .long_conv import ROWS, Convolution, Layout, two_sided
+from .row_pairs import PAIRS
 from .vandermonde import Vandermonde, levels, modes, reach
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
@@ -27,21 +27,9 @@ SPECTRUM_SHARE = 4
 """The kernels' spectra are kept for backward where they take at most 1 / 4 of the input's bytes."""
 
 
-class Convolution(Protocol):
-    """A module that convolves inputs with kernels by FFT, see long_conv.py."""
-
-    def kernel_spectrum(self, kernel: Tensor) -> Tensor: ...
-
-    def convolve(self, u: Tensor, spectrum: Tensor, layout: Layout, out: Tensor) -> None: ...
-
-    def convolve_backward(
-        self, u: Tensor, grad: Tensor, spectrum: Tensor, layout: Layout, out: Tensor
-    ) -> Tensor: ...
-
-
 Transform = Literal["rows", "pairs"]
 """A row of the batch in a real FFT, or two in a complex one."""
-TRANSFORMS: dict[Transform, Convolution] = {"rows": long_conv, "pairs": row_pairs}
+TRANSFORMS: dict[Transform, Convolution] = {"rows": ROWS, "pairs": PAIRS}
 
 
 @torch.no_grad()

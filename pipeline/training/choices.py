@@ -26,7 +26,7 @@ Conditions = dict[str, Any]
 Use = Callable[[str], tuple[str, str]]
 
 
-class Choice(NamedTuple):
+class AutoSetting(NamedTuple):
     """One setting of `train` that may be auto."""
 
     name: str
@@ -50,7 +50,7 @@ def set_choices(model: Model, config: RunConfig, world: World, stage: int, keep:
 
 
 def _settle(
-    choice: Choice, given: str, run: Path, where: Conditions, world: World, keep: bool
+    choice: AutoSetting, given: str, run: Path, where: Conditions, world: World, keep: bool
 ) -> None:
     """Make one choice, of what is given for it: auto, or a candidate."""
 
@@ -68,7 +68,7 @@ def _settle(
     world.on_all(lambda: None if world.is_main else choice.use(chosen), ValueError)
 
 
-def choices(model: Locost, device: torch.device, dtype: torch.dtype, stage: int) -> list[Choice]:
+def choices(model: Locost, device: torch.device, dtype: torch.dtype, stage: int) -> list[AutoSetting]:
     """In the order in which they are made: a trial runs with what was chosen before it."""
     layers = ssm_layers(model)
 
@@ -92,10 +92,10 @@ def choices(model: Locost, device: torch.device, dtype: torch.dtype, stage: int)
         return chosen, line
 
     return [
-        Choice("attention", lambda name: use_attention(model.decoder, name, device, dtype)),
-        Choice("kernel_build", kernel_build),
-        Choice("fft", fft),
-        Choice("blocks", blocks),
+        AutoSetting("attention", lambda name: use_attention(model.decoder, name, device, dtype)),
+        AutoSetting("kernel_build", kernel_build),
+        AutoSetting("fft", fft),
+        AutoSetting("blocks", blocks),
     ]
 
 

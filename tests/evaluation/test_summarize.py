@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.inference.decode import load
-from pipeline.model import long_conv
+from pipeline.model import long_conv, ssm
 from pipeline.model.decoding_steps import PlainSteps
 from pipeline.summarize import main
 from pipeline.tokenizer import Tokenizer
@@ -325,7 +325,7 @@ def test_out_of_memory_loses_no_other_summary(call, tmp_path, monkeypatch):
             torch.empty(2**52)
         return convolve(u, *rest)
 
-    monkeypatch.setattr(long_conv, "convolve", allocate)
+    monkeypatch.setitem(ssm.TRANSFORMS, "rows", long_conv.ROWS._replace(convolve=allocate))
     status, output, error = call(str(long), str(short))
     assert status == 2
     assert output.startswith(f"{short}\n")

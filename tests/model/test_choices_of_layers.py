@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.model import Locost, LocostConfig, convolution_choice, row_pairs
+from pipeline.model import Locost, LocostConfig, convolution_choice
 from pipeline.model import block_choice as blocks
 from pipeline.model.choosing import Candidates, choose
 from pipeline.model.convolution_choice import choose_transform
+from pipeline.model.row_pairs import PAIRS
+from pipeline.model.ssm import TRANSFORMS
 
 CPU = torch.device("cpu")
 TINY = LocostConfig(vocab_size=40, d_model=8, state_dim=4, d_ff=24, num_heads=2, head_dim=8,
@@ -29,14 +31,14 @@ def test_a_layer_is_exact_by_either_transform(transform, changes):
 def test_a_wrong_transform_is_dropped(monkeypatch, fault):
     """Also where only a gradient is wrong; auto says why, a given name is refused."""
     name = "convolve" if fault == "forward" else "convolve_backward"
-    right = getattr(row_pairs, name)
+    right = getattr(PAIRS, name)
 
     def wrong(*args):
         result = right(*args)
         args[-1].mul_(torch.nan if fault == "NaN" else 1.001)
         return result
 
-    monkeypatch.setattr(row_pairs, name, wrong)
+    monkeypatch.setitem(TRANSFORMS, "pairs", PAIRS._replace(**{name: wrong}))
     monkeypatch.setattr(convolution_choice, "trial", lambda *_: pytest.fail("nothing to time"))
     said = "not pairs: it fails here: a relative error of .* exceeds 1e-05"
     monkeypatch.setattr(convolution_choice, "choose", on_any_device)

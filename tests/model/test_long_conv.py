@@ -7,15 +7,17 @@ import pytest
 import torch
 from locost_golden import error
 
-from pipeline.model import LocostConfig, long_conv, row_pairs
+from pipeline.model import LocostConfig, long_conv
 from pipeline.model.encoder import EncoderBlock
 from pipeline.model.long_conv import (
     Layout,
+    ROWS,
     fast_fft_size,
     kernel_spectrum,
     two_sided,
     two_sided_transposed,
 )
+from pipeline.model.row_pairs import PAIRS
 from pipeline.model.ssm import TRANSFORMS, BidirectionalSSM
 
 
@@ -33,7 +35,7 @@ def double_loop(u, causal, reverse, skip):
     return torch.stack(rows, dim=-1)
 
 
-def convolved(u, spectrum, layout, way=long_conv):
+def convolved(u, spectrum, layout, way=ROWS):
     """The result of `convolve` in a tensor of its own."""
     z = torch.empty_like(u)
     way.convolve(u, spectrum, layout, z)
@@ -155,8 +157,8 @@ def test_rows_of_a_pair_are_exact_relative_to_the_larger_and_normed_inputs_are_o
     u[1] *= 1e-4
     layout = Layout.of(300)
     kernel = two_sided(torch.randn(2, 4, 300), torch.zeros(4), layout)
-    spectrum, wide = row_pairs.kernel_spectrum(kernel), kernel_spectrum(kernel.double())
-    z, expected = convolved(u, spectrum, layout, row_pairs), convolved(u.double(), wide, layout)
+    spectrum, wide = PAIRS.kernel_spectrum(kernel), kernel_spectrum(kernel.double())
+    z, expected = convolved(u, spectrum, layout, PAIRS), convolved(u.double(), wide, layout)
     assert error(z, expected) < 1e-6
     assert 1e-5 < error(z[1], expected[1]) < 1e-2
 

@@ -127,7 +127,7 @@ def test_kept_spectra_change_no_gradient(variant, kept, monkeypatch):
 
 def test_another_type_is_refused():
     module = interpreted.layer(2, 3).double()
-    ssm.set_kernel_build(module, "triton")
+    module.kernel_build = "triton"
     with pytest.raises(ValueError, match=r"'triton' computes in float32.*not torch\.float64; set"):
         module(torch.randn(1, 4, 2, dtype=torch.float64))
     parameters = [x.bfloat16() for x in interpreted.layer(2, 3).kernel_parameters()]
@@ -148,12 +148,3 @@ def test_why_it_cannot_run(monkeypatch):
     assert triton_obstacle(CPU, torch.float32) is None
     monkeypatch.setattr(kernel_build, "find_spec", lambda name: None)
     assert triton_obstacle(CPU, torch.float32) == "triton is not installed"
-
-
-def test_all_layers_of_a_model_are_set():
-    model = torch.nn.ModuleList(
-        ssm.BidirectionalSSM(LocostConfig(d_model=4, state_dim=2)) for _ in range(2)
-    )
-    assert {layer.kernel_build for layer in model} == {"torch"}
-    ssm.set_kernel_build(model, "triton")
-    assert {layer.kernel_build for layer in model} == {"triton"}
