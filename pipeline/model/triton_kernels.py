@@ -6,15 +6,17 @@ ROWS x COLUMNS, l = row + column with rows a multiple of COLUMNS: exp(z l) = exp
 column), so that both the kernel and the sums of its gradient are small matrix products.
 
 Precision: angles are taken modulo half a turn in float64 and then rounded, so exponentials have
-float32's rounding at any lag; products are of three tf32 products each, which keep it on tensor
+float32's rounding at any lag; products are sums of three tf32 products, which keep it on tensor
 cores; what happens once a mode is in float64. No program writes where another does, and every sum
 has a fixed order: results are the same bit for bit.
 
-Sizes, for an H100: tiles of 64 x 64 lags and blocks of 16 modes take 229 of 255 registers a thread
-(with separate eigenvalues all, and 56 bytes of local memory; blocks of 32 modes would spill up to 4
-KiB) and 48 of a multiprocessor's 227 KiB of shared memory, so two programs run on it at a time.
-tests/model/test_triton_compiles.py compiles every variant.
+Sizes, for an H100: with tiles of 64 x 64 lags and blocks of 16 modes `build` takes 168 of 255
+registers a thread and 24 of a multiprocessor's 227 KiB of shared memory, so three programs run on
+it at a time; `correlate` all, 260 bytes of local memory and 48 KiB, so two do. Blocks of 32 modes
+double those. tests/model/test_triton_compiles.py compiles every variant.
 """
+
+import math
 
 import triton
 import triton.language as tl
@@ -27,7 +29,10 @@ MODES = tl.constexpr(16)
 MANY_MODES = tl.constexpr(128)
 """Modes that `differentiate` takes together."""
 WARPS = 4
-PI = tl.constexpr(3.141592653589793)
+PI = tl.constexpr(math.pi)
+COSINE = tl.constexpr(tuple((-1) ** k / math.factorial(2 * k) for k in range(11)))
+SINE = tl.constexpr(tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(11)))
+"""Coefficients of cos x and sin(x) / x in powers of x^2."""
 
 
 @triton.jit
@@ -58,17 +63,18 @@ def _eigenvalues(inv_A_real, A_imag, at, valid):
 
 @triton.jit
 def _half_turn(half_turns, TYPE: tl.constexpr, TERMS: tl.constexpr):
-    """cos and sin of pi half_turns, given in float64, by their series of TERMS after the first.
+    """cos and sin of pi half_turns, given in float64, by their series to the power 2 TERMS.
 
     Modulo a half turn: pi / 2 at most, where 7 terms are within 1e-10, and 10 within 1e-16.
     """
     whole = tl.floor(half_turns + 0.5)
     angle = ((half_turns - whole) * PI).to(TYPE)
     square = angle * angle
-    cosine, sine = tl.full(square.shape, 1.0, TYPE), tl.full(square.shape, 1.0, TYPE)
-    for k in tl.static_range(2 * TERMS, 0, -2):
-        cosine = 1.0 - square * cosine * (1.0 / (k * (k - 1)))
-        sine = 1.0 - square * sine * (1.0 / (k * (k + 1)))
+    cosine = tl.full(square.shape, COSINE[TERMS], TYPE)
+    sine = tl.full(square.shape, SINE[TERMS], TYPE)
+    for k in tl.static_range(TERMS - 1, -1, -1):
+        cosine = cosine * square + COSINE[k]
+        sine = sine * square + SINE[k]
     sign = (1 - 2 * (whole.to(tl.int32) & 1)).to(TYPE)
     return sign * cosine, sign * angle * sine
 
@@ -104,14 +110,41 @@ def _weights(B, C, held, held_imaginary, at, of_C, valid):
 
 
 @triton.jit
-def _added(total, c, c_imaginary, row, row_imaginary,
-           column, column_imaginary):  # fmt: skip
-    """total + Re sum_n c_n row_n column_n: (ROWS, COLUMNS) from (n), (ROWS, n), (n, COLUMNS)."""
+def _tf32(x):
+    """x rounded to tf32, which has 13 bits less, half away from zero."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _split(x):
+    """x as a sum of two of tf32."""
+    high = _tf32(x)
+    return high, _tf32(x - high)
+
+
+@triton.jit
+def _product(high, low, other_high, other_low, total):
+    """total + (high + low) (other_high + other_low)^T, without the product of the low parts.
+
+    What `input_precision="tf32x3"` does, but it splits an operand again in each thread that reads
+    it, and in each product.
+    """
+    total = tl.dot(low, tl.trans(other_high), total, input_precision="tf32")
+    total = tl.dot(high, tl.trans(other_low), total, input_precision="tf32")
+    return tl.dot(high, tl.trans(other_high), total, input_precision="tf32")
+
+
+@triton.jit
+def _added(total, c, c_imaginary, row, row_imaginary, high, low, high_imaginary, low_imaginary):
+    """total + Re sum_n c_n row_n column_n: (ROWS, COLUMNS) from (n), (ROWS, n), and column
+    (COLUMNS, n) as sums of two."""
     left, left_imaginary = _multiply(
         row, row_imaginary, c.to(tl.float32)[None, :], c_imaginary.to(tl.float32)[None, :]
     )
-    total = tl.dot(left, column, total, input_precision="tf32x3")
-    return tl.dot(-left_imaginary, column_imaginary, total, input_precision="tf32x3")
+    left_high, left_low = _split(left)
+    total = _product(left_high, left_low, high, low, total)
+    left_high, left_low = _split(-left_imaginary)
+    return _product(left_high, left_low, high_imaginary, low_imaginary, total)
 
 
 @triton.jit(do_not_specialize=["lags", "size", "reverse_end"])
@@ -138,8 +171,10 @@ def build(
                 decay[None, :], half_turns[None, :], rows[:, None].to(tl.float64)
             )
             column, column_imaginary = _powers(
-                decay[:, None], half_turns[:, None], columns[None, :].to(tl.float64)
+                decay[None, :], half_turns[None, :], columns[:, None].to(tl.float64)
             )
+            high, low = _split(column)
+            high_imaginary, low_imaginary = _split(column_imaginary)
             if HOLD:
                 _, _, held, held_imaginary = _held(real, imaginary, dt)
             else:
@@ -147,14 +182,16 @@ def build(
             if e == 0:
                 c, c_imaginary = _weights(B, C, held, held_imaginary, at, h * modes + n, valid)
                 causal = _added(
-                    causal, c, c_imaginary, row, row_imaginary, column, column_imaginary
-                )
+                    causal, c, c_imaginary, row, row_imaginary,
+                    high, low, high_imaginary, low_imaginary,
+                )  # fmt: skip
             if DIRECTIONS == 2 and e == SETS - 1:
                 of_C = (channels + h) * modes + n
                 c, c_imaginary = _weights(B, C, held, held_imaginary, at, of_C, valid)
                 reverse = _added(
-                    reverse, c, c_imaginary, row, row_imaginary, column, column_imaginary
-                )
+                    reverse, c, c_imaginary, row, row_imaginary,
+                    high, low, high_imaginary, low_imaginary,
+                )  # fmt: skip
     lag = rows[:, None] + columns[None, :]
     kernel += h * size
     if DIRECTIONS == 2:
@@ -173,50 +210,63 @@ def build(
 @triton.jit(do_not_specialize=["lags", "size", "reverse_end"])
 def correlate(
     sums, grad, inv_A_real, A_imag, log_dt, channels, modes, lags, size, reverse_end,
-    SETS: tl.constexpr, ROWS: tl.constexpr,
+    DIRECTIONS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write sums (D, H, N, 4): of g_l exp(z l) and of g_l l exp(z l), real and imaginary.
 
-    g (lags,) is a direction's part of the kernel's gradient, grad (H, F). Program (h, b, d): block
-    b of the modes of direction d.
+    g (lags,) is a direction's part of the kernel's gradient, grad (H, F). Program (h, b, e): block
+    b of the modes of set e, which DIRECTIONS share, the first of them direction e.
     """
-    h, d = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    h, e = tl.program_id(0).to(tl.int64), tl.program_id(2)
     n = tl.program_id(1) * MODES + tl.arange(0, MODES)
     valid = n < modes
-    at = h * modes + n
-    if SETS == 2:
-        at += d * channels * modes
     dt = tl.exp(tl.load(log_dt + h).to(tl.float64))
+    at = (e * channels + h) * modes + n
     real, imaginary = _eigenvalues(inv_A_real, A_imag, at, valid)
-    decay, half_turns = (real * dt)[None, :], (imaginary * dt / PI)[None, :]
+    decay, half_turns = real * dt, imaginary * dt / PI
     columns = tl.arange(0, COLUMNS)
-    column, column_imaginary = _powers(decay, half_turns, columns[:, None].to(tl.float64))
-    plain, plain_imaginary = tl.zeros((MODES,), tl.float32), tl.zeros((MODES,), tl.float32)
-    by_lag, by_lag_imaginary = tl.zeros((MODES,), tl.float32), tl.zeros((MODES,), tl.float32)
+    column, column_imaginary = _powers(
+        decay[:, None], half_turns[:, None], columns[None, :].to(tl.float64)
+    )
+    lag_of_column = columns[None, :].to(tl.float32)
+    high, low = _split(column)
+    high_imaginary, low_imaginary = _split(column_imaginary)
+    high_by_lag, low_by_lag = _split(column * lag_of_column)
+    high_by_lag_imaginary, low_by_lag_imaginary = _split(column_imaginary * lag_of_column)
+    direction = tl.arange(0, DIRECTIONS)[:, None]
+    plain = tl.zeros((DIRECTIONS, MODES), tl.float32)
+    plain_imaginary, by_lag, by_lag_imaginary = plain, plain, plain
     for first in range(0, lags, ROWS * COLUMNS):
         rows = first + COLUMNS * tl.arange(0, ROWS)
+        row, row_imaginary = _powers(
+            decay[None, :], half_turns[None, :], rows[:, None].to(tl.float64)
+        )
         lag = rows[:, None] + columns[None, :]
-        index = tl.where((d == 0) | (lag == 0), lag, reverse_end - lag)
-        g = tl.load(grad + h * size + index, mask=lag < lags, other=0.0)
-        inner = tl.dot(g, column, input_precision="tf32x3")  # (ROWS, n)
-        inner_imaginary = tl.dot(g, column_imaginary, input_precision="tf32x3")
-        g *= columns[None, :].to(tl.float32)
-        more = tl.dot(g, column, input_precision="tf32x3")
-        more_imaginary = tl.dot(g, column_imaginary, input_precision="tf32x3")
-        more += inner * rows[:, None].to(tl.float32)
-        more_imaginary += inner_imaginary * rows[:, None].to(tl.float32)
-        row, row_imaginary = _powers(decay, half_turns, rows[:, None].to(tl.float64))
-        part, part_imaginary = _multiply(row, row_imaginary, inner, inner_imaginary)
-        plain += tl.sum(part, 0)
-        plain_imaginary += tl.sum(part_imaginary, 0)
-        part, part_imaginary = _multiply(row, row_imaginary, more, more_imaginary)
-        by_lag += tl.sum(part, 0)
-        by_lag_imaginary += tl.sum(part_imaginary, 0)
-    sums += 4 * ((d * channels + h) * modes + n)
-    tl.store(sums, plain, mask=valid)
-    tl.store(sums + 1, plain_imaginary, mask=valid)
-    tl.store(sums + 2, by_lag, mask=valid)
-    tl.store(sums + 3, by_lag_imaginary, mask=valid)
+        lag_of_row = rows[:, None].to(tl.float32)
+        for d in range(DIRECTIONS):
+            index = tl.where((e + d == 0) | (lag == 0), lag, reverse_end - lag)
+            g = tl.load(grad + h * size + index, mask=lag < lags, other=0.0)
+            g_high, g_low = _split(g)
+            none = tl.zeros((ROWS, MODES), tl.float32)
+            inner = _product(g_high, g_low, high, low, none)
+            inner_imaginary = _product(g_high, g_low, high_imaginary, low_imaginary, none)
+            more = _product(g_high, g_low, high_by_lag, low_by_lag, inner * lag_of_row)
+            more_imaginary = _product(
+                g_high, g_low, high_by_lag_imaginary, low_by_lag_imaginary,
+                inner_imaginary * lag_of_row,
+            )  # fmt: skip
+            x, y = _multiply(row, row_imaginary, inner, inner_imaginary)
+            plain += tl.where(direction == d, tl.sum(x, 0)[None, :], 0.0)
+            plain_imaginary += tl.where(direction == d, tl.sum(y, 0)[None, :], 0.0)
+            x, y = _multiply(row, row_imaginary, more, more_imaginary)
+            by_lag += tl.where(direction == d, tl.sum(x, 0)[None, :], 0.0)
+            by_lag_imaginary += tl.where(direction == d, tl.sum(y, 0)[None, :], 0.0)
+    to = sums + 4 * (((e + direction) * channels + h) * modes + n[None, :])
+    written = (direction < DIRECTIONS) & valid[None, :]
+    tl.store(to, plain, mask=written)
+    tl.store(to + 1, plain_imaginary, mask=written)
+    tl.store(to + 2, by_lag, mask=written)
+    tl.store(to + 3, by_lag_imaginary, mask=written)
 
 
 @triton.jit(do_not_specialize=["size"])

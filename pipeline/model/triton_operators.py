@@ -68,9 +68,10 @@ def kernel_build_sums(
     sums = grad.new_empty(directions, channels, modes, 4)
     blocks = -(-modes // kernels.MODES.value)
     with torch.cuda.device_of(grad):
-        kernels.correlate[channels, blocks, directions](
-            sums, grad, *parameters, channels, modes, lags, grad.shape[1], reverse_end, SETS=sets,
-            ROWS=kernels.rows_for(lags), num_warps=kernels.WARPS, num_stages=1,
+        kernels.correlate[channels, blocks, sets](
+            sums, grad, *parameters, channels, modes, lags, grad.shape[1], reverse_end,
+            DIRECTIONS=directions // sets, ROWS=kernels.rows_for(lags), num_warps=kernels.WARPS,
+            num_stages=1,
         )  # fmt: skip
     return sums
 

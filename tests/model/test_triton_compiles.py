@@ -11,8 +11,8 @@ pytestmark = pytest.mark.slow
 H100 = 90
 SHARED_MEMORY = 227 << 10
 """Bytes of a multiprocessor."""
-SPILLED = 64
-"""Bytes of registers that a thread may move to memory: 56 with separate eigenvalues."""
+SPILLED = {"build": 64, "correlate": 320, "differentiate": 0}
+"""Bytes of registers that a thread may move to local memory."""
 WHOLE_NUMBERS = ("channels", "modes", "lags", "size", "reverse_end")
 VARIANTS = [
     {"SETS": sets, "DIRECTIONS": directions, "HOLD": hold, "ROWS": 64}
@@ -20,7 +20,7 @@ VARIANTS = [
     for hold in (True, False)
 ]
 CASES = [(name, variant) for name in ("build", "differentiate") for variant in VARIANTS]
-CASES += [("correlate", {"SETS": sets, "ROWS": 64}) for sets in (1, 2)]
+CASES += [("correlate", {"DIRECTIONS": directions, "ROWS": 64}) for directions in (1, 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_it_compiles_for_an_h100_and_fits(name, constants, tmp_path):
     ptx = found.asm["ptx"]
     assert found.metadata.shared <= SHARED_MEMORY / 4
     (spilled,) = spilled_bytes(ptx, tmp_path / "kernel.ptx")
-    assert spilled <= SPILLED
+    assert spilled <= SPILLED[name]
     assert not re.search(r"\b(atom|red)\.", ptx)  # no sum in an order of its own
     if name != "differentiate":
         assert re.search(r"wgmma\.mma_async\S+tf32\.tf32", ptx)  # on tensor cores

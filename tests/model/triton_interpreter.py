@@ -14,8 +14,8 @@ from pipeline.model.kernel_build import TritonBuild
 from pipeline.model.long_conv import Layout
 from pipeline.model.ssm import KERNEL_PARAMETERS, BidirectionalSSM
 
-TF32_DROPPED = 13
-"""Bits of float32's significand that tf32 lacks."""
+TF32 = 0xFFFFE000
+"""The bits of float32 that tensor cores read."""
 
 
 def interpret() -> None:
@@ -77,10 +77,9 @@ def direct_gradients(parameters, hold, layout, grad):
     return torch.autograd.grad(total, leaves)
 
 
-def build_errors(channels, state_dim, length, lags=None, three_products=False, **variant):
+def build_errors(channels, state_dim, length, lags=None, tensor_cores=False, **variant):
     """Of the kernel, and of the gradients for one of random numbers."""
-    if three_products:
-        multiply_as_tensor_cores()
+    products = multiply_as_tensor_cores() if tensor_cores else [None]
     module = layer(channels, state_dim, **variant)
     layout = Layout.of(length, lags, module.published)
     parameters = [x.detach() for x in module.kernel_parameters()]
@@ -89,27 +88,23 @@ def build_errors(channels, state_dim, length, lags=None, three_products=False, *
     truth = direct_gradients(parameters, module.hold, layout, grad)
     ours = dict(zip(KERNEL_PARAMETERS, build.gradients(grad), strict=True))
     errors = {name: error(x, y) for (name, x), y in zip(ours.items(), truth, strict=True)}
+    assert products
     return {"kernel": error(kernel, direct_kernel(parameters, module.hold, layout)), **errors}
 
 
-def multiply_as_tensor_cores() -> None:
-    """Matrix products as tf32x3 has them: operands are split in two of tf32, rounded half away from
-    zero, and the product of the two small ones is left out."""
+def multiply_as_tensor_cores() -> list[tuple[int, ...]]:
+    """Matrix products of what tf32 keeps of the operands, summed in float32; gets their shapes."""
     from triton.runtime import interpreter
 
-    def split(x):
-        bits = x.view(np.uint32) + np.uint32(1 << (TF32_DROPPED - 1))
-        large = (bits >> TF32_DROPPED << TF32_DROPPED).view(np.float32)
-        small = x - large
-        bits = small.view(np.uint32) + np.uint32(1 << (TF32_DROPPED - 1))
-        return large, (bits >> TF32_DROPPED << TF32_DROPPED).view(np.float32)
+    shapes = []
 
     def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
-        (a_large, a_small), (b_large, b_small) = split(a.data.copy()), split(b.data.copy())
-        small = a_small @ b_large + a_large @ b_small
-        return interpreter.TensorHandle(a_large @ b_large + small + d.data, d.dtype.scalar)
+        a, b = ((x.data.copy().view(np.uint32) & np.uint32(TF32)).view(np.float32) for x in (a, b))
+        shapes.append((*a.shape, b.shape[1]))
+        return interpreter.TensorHandle(a @ b + d.data, d.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_dot = create_dot
+    return shapes
 
 
 def layer_errors(batch, length, block=None, bf16=False, **variant):
