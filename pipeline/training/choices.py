@@ -68,7 +68,9 @@ def _settle(
     world.on_all(lambda: None if world.is_main else choice.use(chosen), ValueError)
 
 
-def choices(model: Locost, device: torch.device, dtype: torch.dtype, stage: int) -> list[AutoSetting]:
+def choices(
+    model: Locost, device: torch.device, dtype: torch.dtype, stage: int
+) -> list[AutoSetting]:
     """In the order in which they are made: a trial runs with what was chosen before it."""
     layers = ssm_layers(model)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,17 @@ def with_accumulation(
         return config, prepared
     run, where = Path(config.output), conditions(config, prepared, world)
     where, kept = world.broadcast((where, recorded(run, ACCUMULATION)))
-    number, lines = kept.get("chosen"), []
-    if number not in accumulations(config.train.batch_size, world.size) or kept.get("for") != where:
-        lines = [differences(kept["for"], where)] if isinstance(kept.get("for"), dict) else []
-        number, line = choose(config, prepared, world)
-        lines.append(line)
-        world.on_all(
-            lambda: (
-                record(run, ACCUMULATION, number, where, measured=line) if world.is_main else None
-            ),
-            OSError,
-            failure=RunFailed,
-        )
+    number, before = kept.get("chosen"), kept.get("for")
+    if before == where and number in accumulations(config.train.batch_size, world.size):
+        line = f"accumulation {number}, as chosen before ({run / FILE})"
     else:
-        lines = [f"accumulation {number}, as chosen before ({run / FILE})"]
+        number, line = choose(config, prepared, world)
+        keep = partial(record, run, ACCUMULATION, number, where, measured=line)
+        world.on_all(keep if world.is_main else lambda: None, OSError, failure=RunFailed)
+        if isinstance(before, dict):
+            line = f"{differences(before, where)}\n{line}"
     if world.is_main:
-        print(*lines, sep="\n", flush=True)
+        print(line, flush=True)
     config = replace(config, train=replace(config.train, accumulation=number))
     return config, replace(prepared, settings=deepspeed_settings(config, world.size))
 
@@ -72,6 +68,7 @@ def conditions(config: RunConfig, prepared: PreparedRun, world: World) -> dict[s
     """What memory depends on; JSON types."""
     train, device = config.train, world.device
     on_card = device.type == "cuda"
+    settings = ("precision", "recompute_activations", "attention", "kernel_build", "fft", "blocks")
     total = torch.cuda.get_device_properties(device).total_memory / GIB if on_card else None
     return {
         "device": device_name(device),
@@ -80,8 +77,9 @@ def conditions(config: RunConfig, prepared: PreparedRun, world: World) -> dict[s
         "zero_stage": prepared.settings["zero_optimization"]["stage"],
         "batch_size": train.batch_size,
         "lengths": list(length_limits(config.data, prepared.model)),
+        "parameters": sum(parameter.numel() for parameter in prepared.model.parameters()),
         "dropout": prepared.model.config.dropout,
-        **{name: getattr(train, name) for name in ("precision", "recompute_activations")},
+        **{name: getattr(train, name) for name in settings},
     }
 
 
@@ -100,7 +98,8 @@ def choose(config: RunConfig, prepared: PreparedRun, world: World) -> tuple[int,
     free = min(world.gather(free_bytes(world)))
     room = int(config.train.memory_limit_gib * GIB) or free
     of = f"{room / GIB:.3f} GiB a process, less {MARGIN:.0%}"
-    steps = range(prepared.checkpoints.steps_done, config.train.max_steps)
+    done = prepared.checkpoints.steps_done
+    steps = range(done, max(config.train.max_steps, done + 1))
     tried = []
     for number in accumulations(config.train.batch_size, world.size):
         cut = replace(config, train=replace(config.train, accumulation=number))

@@ -10,8 +10,8 @@ from locost_golden import error
 from pipeline.model import LocostConfig, long_conv
 from pipeline.model.encoder import EncoderBlock
 from pipeline.model.long_conv import (
-    Layout,
     ROWS,
+    Layout,
     fast_fft_size,
     kernel_spectrum,
     two_sided,

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton_interpreter as interpreted
 
-from pipeline.model import LocostConfig, kernel_build, ssm
+from pipeline.model import kernel_build, ssm
 from pipeline.model.kernel_build import TorchBuild, TritonBuild, triton_obstacle
 from pipeline.model.long_conv import Layout
 

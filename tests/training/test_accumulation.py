@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,12 +10,15 @@ import pytest
 import torch
 from trainer_runs import assert_same_weights, metrics
 
-from pipeline.common.files import read_object
+from pipeline.common.files import read_object, replace_json
+from pipeline.common.units import GIB
 from pipeline.config import TrainConfig
 from pipeline.data.planning import accumulations
-from pipeline.distributed.world import World
+from pipeline.distributed.world import RunFailed, World
 from pipeline.model import Locost, LocostConfig
 from pipeline.training import micro_batches
+from pipeline.training.preflight import Survey
+from pipeline.training.prepare import PreparedRun
 from pipeline.training.sharding import MARGIN
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -75,7 +79,8 @@ def test_the_fewest_micro_batches_that_fit_are_chosen_and_kept(trainer, tmp_path
 @pytest.fixture
 def prepared():
     torch.manual_seed(0)
-    return SimpleNamespace(model=Locost(TINY), settings=SETTINGS)
+    checkpoints = SimpleNamespace(steps_done=3)
+    return PreparedRun(SETTINGS, None, None, None, Locost(TINY), checkpoints)
 
 
 def test_a_rehearsal_changes_nothing(run_config, prepared):
@@ -105,6 +110,49 @@ def test_any_other_error_is_not_taken_for_a_lack_of_memory(run_config, prepared)
     prepared.model.decoder = torch.nn.Identity()
     with pytest.raises(TypeError):
         micro_batches.peak_bytes(run_config, prepared, ALONE, {(1, 64, 8)}, 8 << 30)
+
+
+def test_a_lack_of_memory_leads_to_the_next_and_the_choice_holds(
+    run_config, prepared, monkeypatch, tmp_path, capsys
+):
+    """Stand-ins for a card of 10 GiB: none is here to be filled."""
+    peaks = {1: math.inf, 2: 9.5 * GIB, 4: 8.5 * GIB, 8: 1.0 * GIB}
+    measured = []
+
+    def peak_bytes(config, *_):
+        measured.append(config.train.accumulation)
+        return peaks[config.train.accumulation]
+
+    monkeypatch.setattr(micro_batches, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(micro_batches, "batches_of", lambda *_: None)
+    shapes = Counter({(4, 512, 64): 1})
+    monkeypatch.setattr(micro_batches, "survey", lambda *_: Survey(1, shapes, 1, 1))
+
+    def start(**train) -> int:
+        settings = {"accumulation": 0, "batch_size": 8, "memory_limit_gib": 10.0, **train}
+        config = replace(
+            run_config, output=str(tmp_path), deepspeed_config="ds_configs/zero1.json",
+            train=replace(run_config.train, **settings),
+        )  # fmt: skip
+        config, filled = micro_batches.with_accumulation(config, prepared, ALONE)
+        assert filled.settings["gradient_accumulation_steps"] == config.train.accumulation
+        return config.train.accumulation
+
+    assert start() == 4
+    assert capsys.readouterr().out == (
+        "accumulation 4, micro-batches up to 4 x (512 + 64): of 10.000 GiB a process, less 10%, "
+        "1 needs too much, 2 needs 9.500 GiB, 4 needs 8.500 GiB\n"
+    )
+    assert start() == 4 and measured == [1, 2, 4]  # as recorded
+    assert start(memory_limit_gib=11.0) == 2
+    assert "anew: memory_gib is 11.0, was 10.0\n" in capsys.readouterr().out
+    file = tmp_path / "choices.json"
+    kept = read_object(file)
+    kept["accumulation"]["chosen"] = 3
+    replace_json(file, kept)
+    assert start(memory_limit_gib=11.0) == 2  # 3 is no choice
+    with pytest.raises(RunFailed, match=r"no number of micro-batches fits.*8 needs 1\.000 GiB"):
+        start(memory_limit_gib=1.0)
 
 
 @pytest.mark.parametrize(
