@@ -12,7 +12,7 @@ from trainer_runs import SMALL, losses
 from pipeline.distributed.world import free_port
 
 pytestmark = pytest.mark.slow
-STEPS = 20
+STEPS = 8
 SETTINGS = [
     "--train.max_steps", STEPS, "--train.batch_size", BATCH, "--train.peak_lr", PEAK,
     "--train.warmup_steps", WARMUP, "--train.checkpoint_every", 1000,
