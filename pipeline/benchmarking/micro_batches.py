@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it reads shards, for which a GPU node may lack packages
     from pipeline.benchmarking.data_loading import Load
 
 C4 = ROOT / "benchmarks" / "c4_micro_batches.json"
-"""Made by `benchmark.py micro-batches` from the sample of C4 in ../shared/data."""
+"""Made by `benchmark.py micro-batches` from a sample of C4."""
 IGNORED, FIRST_ID = -100, 3
 """The label of padding; the first id that is neither padding, end nor unknown."""
 
