@@ -139,22 +139,44 @@ def unless_it_raises(name: str, rows: Iterator[Row]) -> Generator[Row, None, boo
 
 
 def first_run(setup: Setup) -> Iterator[Row]:
-    """By DeepSpeed's launcher: the first loss against the model's own, then samples a second."""
-    from pipeline.benchmarking.training_data import first_losses
-    from pipeline.config import parse
-
+    """By DeepSpeed's launcher: samples a second, the estimate's, and the first loss against the
+    model's own."""
     run = setup.runs / FIRST
+    arguments = setup.arguments(run, 1, STEPS)
     launcher = [
         sys.executable, "-m", "deepspeed.launcher.runner", "-q", "--num_accelerators", "1",
         "--master_port", str(free_port()),
     ]  # fmt: skip
-    with started([*launcher, TRAIN, *setup.arguments(run, 1, STEPS)], setup) as process:
-        text = finished(process, 0)
-    lines, found = metrics(run), losses(run)
-    config, _ = parse(setup.arguments(run, 1, STEPS))
-    expected = first_losses(config, setup.device)
+    with started([*launcher, TRAIN, *arguments], setup) as process:
+        printed = finished(process, 0)
+    found, times = losses(run), [line["seconds"] for line in metrics(run)]
+    speed = setup.batch_size / median(times[WARM_UP:])
+    yield {
+        "trains": "ZeRO 1", "steps": len(found), "samples": setup.batch_size,
+        "micro_batches": setup.accumulation, "step_ms": 1000 * setup.batch_size / speed,
+        "samples_per_s": speed, "first_loss": found[0], "last_loss": found[-1],
+        **{name: said(printed, name) for name in REFERENCES},
+        "passed": all(map(math.isfinite, found)),
+    }  # fmt: skip
+    yield from first_losses(arguments, found[0], setup.device)
+    yield {"samples_per_s": speed, **estimated(setup)}
+
+
+def said(printed: str, name: str) -> str | None:
+    """What a run printed of one of its choices."""
+    lines = (line.partition(": ") for line in printed.splitlines())
+    return next((reason for start, _, reason in lines if start == name), None)
+
+
+def first_losses(arguments: Sequence[str], loss: float, device: torch.device) -> Iterator[Row]:
+    """A run's first loss against the model's own, and that of a few rows against the CPU's."""
+    from pipeline.benchmarking import training_data
+    from pipeline.config import parse
+
+    config, _ = parse([*arguments])
+    expected = training_data.first_losses(config, device)
     for name, ours, reference in (
-        ("of the first update", found[0], expected.update),
+        ("of the first update", loss, expected.update),
         ("of four rows, beside a CPU's", expected.rows, expected.rows_on_cpu),
     ):
         error = abs(ours - reference) / abs(reference)
@@ -162,22 +184,6 @@ def first_run(setup: Setup) -> Iterator[Row]:
             "loss": name, "ours": ours, "expected": reference, "error": error,
             "tolerance": LOSS_TOLERANCE, "passed": error <= LOSS_TOLERANCE,
         }  # fmt: skip
-    seconds = median(line["seconds"] for line in lines[WARM_UP:])
-    chosen = {
-        name: next(
-            (line.partition(": ")[2] for line in text.splitlines() if line.startswith(f"{name}: ")),
-            None,
-        )
-        for name in REFERENCES
-    }
-    yield {
-        "trains": "ZeRO 1", "steps": len(lines), "samples": setup.batch_size,
-        "micro_batches": setup.accumulation, "step_ms": 1000 * seconds,
-        "samples_per_s": setup.batch_size / seconds,
-        "estimated_samples_per_s": estimated(setup), "first_loss": found[0],
-        "last_loss": found[-1], **chosen,
-        "passed": all(map(math.isfinite, found)),
-    }  # fmt: skip
 
 
 def stop_and_resume(setup: Setup, stage: int, exact: bool) -> Iterator[Row]:
@@ -279,8 +285,9 @@ def losses(run: Path) -> list[float]:
     return [math.nan if line["loss"] is None else line["loss"] for line in metrics(run)]
 
 
-def estimated(setup: Setup) -> float | None:
-    """The samples a second that `estimate.py` gives for this card, or an H100; None without."""
+def estimated(setup: Setup) -> Row:
+    """The samples a second that `estimate.py` gives for this card; for an H100 where it knows none
+    of its name. Raises RuntimeError where it gives none."""
     name = device_name(setup.device)
     gpu = next((key for key in GPUS if key.upper() in name), "h100")
     output = setup.runs / "estimate.json"
@@ -288,10 +295,11 @@ def estimated(setup: Setup) -> float | None:
         sys.executable, str(ROOT / "pipeline" / "estimate.py"), "--gpus", "1", "--gpu", gpu,
         "--data", str(setup.data), "--output", str(output),
     ]  # fmt: skip
-    sizes = [word for word in setup.settings(1) if word != str(setup.data)]
-    sizes.remove("--data.train")
+    sizes = [word for word in setup.settings(1) if word not in ("--data.train", str(setup.data))]
     with started([*command, *sizes], setup) as process:
-        finished(process, 0)
-    columns = read_object(output).get("columns", [{}])
-    seconds = columns[0].get("step_seconds")
-    return setup.batch_size / seconds if seconds else None
+        printed = finished(process, 0)
+    try:
+        seconds = read_object(output)["columns"][0]["step_seconds"]
+    except (LookupError, TypeError) as error:
+        raise RuntimeError(f"estimate.py gives no step_seconds: {printed}") from error
+    return {"estimated_samples_per_s": setup.batch_size / seconds, "estimated_for": gpu}
