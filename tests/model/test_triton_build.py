@@ -42,7 +42,7 @@ def test_every_variant_is_the_direct_sum(process, variant, state_dim, length):
     assert within(process.submit(interpreted.build_errors, *sizes, **variant).result())
 
 
-@pytest.mark.parametrize("length", [1, 2, 6, 90, 4097])
+@pytest.mark.parametrize("length", [1, 6, 4097])
 def test_the_published_layout(process, length):
     assert within(process.submit(interpreted.build_errors, 3, 4, length, **PUBLISHED).result())
 
@@ -75,7 +75,7 @@ def test_products_of_tensor_cores_are_exact_enough():
     assert within(errors)
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, PUBLISHED], ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS[::2], PUBLISHED], ids=str)
 def test_a_layer_is_that_of_torchs_build(process, variant):
     errors = process.submit(interpreted.layer_errors, 2, 41, **variant).result()
     assert len(errors) == 13
