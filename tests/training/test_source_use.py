@@ -4,7 +4,6 @@ import pytest
 import torch
 from trainer_runs import metrics
 
-from pipeline.data.collate import collate
 from pipeline.model import load_model
 from pipeline.shards import Dataset
 
@@ -24,10 +23,12 @@ def test_source_use_is_the_loss_by_other_sources_less_the_true_one(
     tokens = 0
     for index in range(count):
         for which, source in enumerate((index, (index + count // 2) % count)):
-            given = collate([dataset[source]], 0, 0)
-            labels = collate([dataset[index]], 0, 0).labels
+            given, labels = (  # without padding
+                torch.from_numpy(ids.astype("int64"))[None]
+                for ids in (dataset[source].source, dataset[index].target)
+            )
             with torch.no_grad():
-                output = model(given.input_ids, given.attention_mask, labels, loss_reduction="sum")
+                output = model(given, labels=labels, loss_reduction="sum")
             sums[which] += float(output.loss)
         tokens += labels.numel()
     assert line["validation_loss"] == pytest.approx(sums[0] / tokens, abs=1e-5)
