@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 
-FIRST, SHORT = 8, 64
+FIRST, SHORT = 8, 256
 """Up to SHORT, buckets are the multiples of FIRST."""
-STEPS = 4
-"""Buckets from there on to each doubling: at most a quarter is padding, and the convolution's FFT,
-of the smallest 2^a 3^b 5^c positions from 2 x length - 1 on, has at most 0.5 % more than that."""
-DOUBLINGS = 21  # to 134M positions
+STEPS = 32
+"""Buckets from there on to each doubling: a sequence gets at most 1 / 32 of padding."""
+DOUBLINGS = 19  # to 134M positions
 BUCKETS = np.array(
     [*range(FIRST, SHORT, FIRST)]
     + [(STEPS + step) * SHORT // STEPS << n for n in range(DOUBLINGS) for step in range(STEPS)]
