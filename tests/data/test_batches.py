@@ -12,7 +12,6 @@ from pipeline.data.buckets import bucket
 from pipeline.data.collate import IGNORED, collate, truncate
 from pipeline.data.order import GlobalOrder
 from pipeline.data.planning import cut, micro_batches, padded_cost
-from pipeline.model.long_conv import fast_fft_size
 from pipeline.shards import Dataset, Sample
 
 EOS = 1
