@@ -32,8 +32,17 @@ from pipeline.evaluation.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipeline.inference.decode import PRECISIONS
 from pipeline.inference.options import add_strategy_options, take_strategy
 from pipeline.reporting.evaluation_reader import letters_line, verdicts
+from pipeline.reporting.source_use import (
+    FIGURE,
+    MEANING,
+    documents_line,
+    end_verdict,
+    plot_rises,
+    rises_table,
+)
 from pipeline.reporting.tables import ROUGE_COLUMNS, rouge_table
 from pipeline.scoring.rouge import MEAN_COLUMNS, SCROLLS_TYPES
+from pipeline.scoring.source_use import BY_POSITION
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[EvaluationOptions, str]:
@@ -96,6 +105,12 @@ def parse(arguments: Sequence[str] | None) -> tuple[EvaluationOptions, str]:
         "--stemmer", action="store_true", help="apply the Porter stemmer in ROUGE (default: no)"
     )
     parser.add_argument(
+        "--source_use_by_position",
+        action="store_true",
+        help="also measure how far the model reads: the rise of the loss when each tenth of the "
+        "source is exchanged for that of another document",
+    )
+    parser.add_argument(
         "--scrolls_submission",
         action="store_true",
         help="also summarise documents without a reference, and write scrolls_submission.json (id "
@@ -155,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not worked:
         print(f"{options.output} is complete, nothing to do")
     print("\n".join(summary(results)))
+    if options.source_use_by_position:
+        print(f"{write_figure(results, options.output)} written")
     for line in warnings(results):
         print(line, file=sys.stderr)
     if options.scrolls_submission:
@@ -176,6 +193,10 @@ def summary(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"Mean ROUGE is the mean of ROUGE-1, ROUGE-2 and {ROUGE_COLUMNS[third]}."
         yield from filter(None, [letters_line(results)])
         yield from verdicts(results, mean)
+    if found := results.get(BY_POSITION):  # absent unless it was asked for
+        yield f"\n{MEANING}\n"
+        yield rises_table({"model": found})
+        yield f"{end_verdict(found)} {documents_line(results)}"
     for system, best in results["best_over_references"].items():
         figures = (best[name]["value"] for name in (*SCROLLS_TYPES, "geometric_mean"))
         of_three = " / ".join(f"{figure:.2f}" for figure in figures)
@@ -193,6 +214,13 @@ def summary(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"Characters that the tokenizer lacks, which the model cannot read: {share:.2%}."
     if count := results["repeated_ids"]:
         yield f"{count} ids have several documents, distinguished by their texts"
+
+
+def write_figure(results: Mapping[str, Any], output: Path) -> Path:
+    """Draw source use by position; the picture's path."""
+    path = output / FIGURE
+    plot_rises({results["settings"]["dataset"]["name"]: {"model": results[BY_POSITION]}}, path)
+    return path
 
 
 def warnings(results: Mapping[str, Any]) -> Iterator[str]:

@@ -242,6 +242,13 @@ def write_replica_page(options: argparse.Namespace) -> str:
         },
         measurements=read_measurements([folder / "measurements" / "systems.json"]),
         stages=read_stages(folder / "stages.json"),
+        source_use={
+            system: found
+            for system in options.systems
+            if (found := replica_report.read_rises(
+                [runs[system, seed] / "evaluation" for seed in options.seeds]
+            ))
+        },
     )  # fmt: skip
     replica_report.write_report(inputs, options.output)
     return written(options.output)

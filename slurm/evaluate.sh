@@ -28,6 +28,6 @@ program=(pipeline/evaluate.py --checkpoint "$run/best" --output "$output"
 check "${program[@]}"
 layout
 check_nodes "$RUNS"
-progress() { cat "$output"/predictions-*.jsonl 2>/dev/null | wc -l; }
+progress() { cat "$output"/{predictions,losses}-*.jsonl 2>/dev/null | wc -l; }
 work "$output" step "$output/logs/$SLURM_JOB_ID-$RESTARTS" "${program[@]}"
 say "ended with status 0"

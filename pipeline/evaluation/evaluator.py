@@ -20,6 +20,12 @@ from pipeline.evaluation.preparation import (
 )
 from pipeline.evaluation.results import SUBMISSION, environment, summarise
 from pipeline.evaluation.rouge_pool import RougePool, workers_here
+from pipeline.evaluation.source_use import (
+    Exchange,
+    complete_losses,
+    model_losses,
+    plan_exchange,
+)
 from pipeline.evaluation.systems import (
     System,
     lead_system,
@@ -27,7 +33,8 @@ from pipeline.evaluation.systems import (
     model_system,
     permuted_system,
 )
-from pipeline.inference.decode import Summary, length_batches
+from pipeline.inference.decode import Summary, length_batches, load
+from pipeline.scoring import source_use
 from pipeline.scoring.predictions import DOCUMENT_START, RESULTS, Predictions, Record, lacks_scores
 from pipeline.scoring.rouge import mean_column
 from pipeline.shards import unknown_share
@@ -44,6 +51,7 @@ def evaluate(options: EvaluationOptions, world: World) -> tuple[dict[str, Any], 
         print(f"documents: {prepared.without_references}")
     if prepared.results:
         return prepared.results, False
+    exchange = world.on_all(lambda: _exchange(options, prepared), ValueError, OSError)
     lock = world.on_all(
         lambda: _lock(options.output) if world.is_main else None, ValueError, OSError
     )
@@ -52,6 +60,8 @@ def evaluate(options: EvaluationOptions, world: World) -> tuple[dict[str, Any], 
             replace_json(options.output / SETTINGS, prepared.settings)
         world.barrier()
         _predict_missing(options, prepared, world)
+        if exchange:
+            _measure(options, prepared, exchange, world)
         if world.is_main:
             _aggregate(options, prepared, world.device)
         world.barrier()
@@ -59,6 +69,20 @@ def evaluate(options: EvaluationOptions, world: World) -> tuple[dict[str, Any], 
     finally:
         if lock:
             lock.close()
+
+
+def _exchange(options: EvaluationOptions, prepared: PreparedEvaluation) -> Exchange | None:
+    """What source use by position has to measure; before hours of summaries, as it may refuse."""
+    return plan_exchange(prepared.examples, options.batch_size) if prepared.measures else None
+
+
+def _measure(
+    options: EvaluationOptions, prepared: PreparedEvaluation, exchange: Exchange, world: World
+) -> None:
+    """Complete the losses from which source use by position is computed."""
+    model, _ = load(options.checkpoint, world.device)
+    losses = model_losses(model, options.precision, world.device)
+    complete_losses(prepared.losses, prepared.examples, exchange, losses, world)
 
 
 def _lock(output: Path) -> IO[str]:
@@ -165,7 +189,7 @@ def _aggregate(
     options: EvaluationOptions, prepared: PreparedEvaluation, device: torch.device
 ) -> None:
     """Write the results over all complete systems, and the submission where it is wanted."""
-    stores = prepared.stores.items()
+    stores, losses = prepared.stores.items(), prepared.losses
     records = {name: store.read() for name, store in stores if store.complete}
     if options.scrolls_submission:
         summaries = {record["id"]: record["prediction"] for record in records["model"]}
@@ -177,6 +201,7 @@ def _aggregate(
         "environment": environment(device),
         "mean": mean_column(prepared.settings["dataset"]["set"]),
         **summarise(records),
+        **(source_use.summarise(losses.read()) if losses.complete else {}),
         "repeated_ids": len(prepared.examples.repeated_ids()),
         "unknown_share": unknown_share(prepared.examples.dataset.manifest),
     }

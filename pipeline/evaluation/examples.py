@@ -15,13 +15,15 @@ from pipeline.tokenizer import open_tokenizer
 class Example:
     """A test document: its ids (L,), its text and the untruncated references of all its pairs.
 
-    A hidden document has no references.
+    `target` are the ids (T,) of its first reference, truncated as in the dataset. A hidden document
+    has no references, and EOS alone as its target.
     """
 
     id: str
     source: np.ndarray
     document: str
     references: list[str]
+    target: np.ndarray
 
 
 class Examples:
@@ -80,12 +82,13 @@ class Examples:
         return mean_words(text for i in indices for text in self.dataset[i].metadata["references"])
 
     def __getitem__(self, index: int) -> Example:
-        sample, *others = (self.dataset[pair] for pair in self.pairs[index])
+        samples = [self.dataset[pair] for pair in self.pairs[index]]
+        sample = next((one for one in samples if one.metadata["references"]), samples[0])
         document, source = sample.metadata["source_text"], sample.source
-        references = [text for pair in (sample, *others) for text in pair.metadata["references"]]
+        references = [text for one in samples for text in one.metadata["references"]]
         if self.source_length is not None:
             source = encode_source(self.tokenizer, document, self.source_length)
-        return Example(sample.metadata["id"], source, document, references)
+        return Example(sample.metadata["id"], source, document, references, sample.target)
 
 
 def mean_words(texts: Iterable[str]) -> int:

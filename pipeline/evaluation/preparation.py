@@ -15,6 +15,7 @@ from pipeline.inference.decode import open_checkpoint
 from pipeline.model.generation import DecodingStrategy
 from pipeline.scoring import rouge
 from pipeline.scoring.predictions import Predictions
+from pipeline.scoring.source_use import Losses
 from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import AnyTokenizer
 
@@ -38,6 +39,8 @@ class EvaluationOptions:
     stemmer: bool = False
     scrolls_submission: bool = False
     """Summarise documents without a reference too, and write all summaries by id."""
+    source_use_by_position: bool = False
+    """Measure the rise of the loss with each tenth of the source exchanged."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,16 @@ class PreparedEvaluation:
     stores: dict[str, Predictions]
     missing: list[str]
     """Systems whose predictions are incomplete."""
+    losses: Losses
+    measures: bool
+    """Whether source use by position is wanted, and incomplete."""
     submission: bool
 
     def describe(self) -> str:
         """The documents and the remaining work, in one line."""
         dataset, without = self.settings["dataset"], self.without_references
-        missing = ", ".join(self.missing) or "the results"
+        measures = ["source use by position"] if self.measures else []
+        missing = ", ".join([*self.missing, *measures]) or "the results"
         to_do = "complete, nothing to do" if self.results else f"to do: {missing}"
         what = f" ({without})" if without else ""
         return f"{len(self.examples)} documents of {dataset['name']}{what}, {to_do}"
@@ -94,16 +101,26 @@ def prepare(options: EvaluationOptions) -> PreparedEvaluation:
     _check_settings(options.output, settings)
     if "permuted" in options.systems:
         derangement(len(examples))  # ValueError where there is only one document
+    by_position = options.source_use_by_position
+    if by_position and len(examples) < 2:
+        raise ValueError(
+            f"--source_use_by_position exchanges parts of sources, and {dataset.path} gives 1 "
+            "document; give more, or leave it out"
+        )
     stores = {system: Predictions(options.output, system) for system in SYSTEMS}
-    for store in stores.values():
+    losses = Losses(options.output, "model")
+    for store in (*stores.values(), losses):
         if store.complete:
             store.check_whole(len(examples))
     missing = [name for name in SYSTEMS if name in options.systems and not stores[name].complete]
+    measures = by_position and not losses.complete
     results = None
-    if not missing:
-        results = find_results(options.output, options.systems, options.scrolls_submission)
+    if not missing and not measures:
+        results = find_results(
+            options.output, options.systems, options.scrolls_submission, by_position
+        )
     return PreparedEvaluation(
-        examples, settings, results, stores, missing, options.scrolls_submission
+        examples, settings, results, stores, missing, losses, measures, options.scrolls_submission
     )
 
 

@@ -11,13 +11,14 @@ import torch
 
 from pipeline.scoring import rouge
 from pipeline.scoring.predictions import RESULTS, Record
+from pipeline.scoring.source_use import BY_POSITION
 
 SUBMISSION = "scrolls_submission.json"
 VERSIONS = ("torch", "numpy", "sentencepiece", "rouge-score")
 
 
 def find_results(
-    output: Path, systems: Sequence[str], submission: bool = False
+    output: Path, systems: Sequence[str], submission: bool = False, by_position: bool = False
 ) -> dict[str, Any] | None:
     """The results in the output folder, if they are complete; None otherwise."""
     path = output / RESULTS
@@ -26,7 +27,8 @@ def find_results(
     results = json.loads(path.read_text(encoding="utf-8"))
     scored = results["examples"] == 0 or results["systems"].keys() >= set(systems)
     written = not submission or (output / SUBMISSION).is_file()
-    return results if scored and written else None
+    measured = not by_position or BY_POSITION in results
+    return results if scored and written and measured else None
 
 
 def environment(device: torch.device) -> dict[str, str]:

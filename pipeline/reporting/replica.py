@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.reporting import source_use
 from pipeline.reporting.evaluation_reader import permuted_verdict, read_results, verdict
 from pipeline.reporting.html import write_page
 from pipeline.reporting.measurements import Measurements, figure
@@ -18,6 +19,8 @@ from pipeline.scoring import rouge
 from pipeline.scoring.bootstrap import Interval, intervals, ranged
 from pipeline.scoring.predictions import Predictions
 from pipeline.scoring.rouge import Scores
+from pipeline.scoring.source_use import Losses, Rise, rises
+from pipeline.scoring.source_use import over_seeds as mean_over_seeds
 
 BUCKETS = (0, 1024, 2048, 4096)
 """Lower ends of the groups of documents by length, in source tokens."""
@@ -40,6 +43,24 @@ class ReplicaInputs:
     runs: dict[str, Run]
     measurements: Measurements
     stages: list[StageTime]
+    source_use: dict[str, list[Rise]]
+    """By system, where all its seeds were measured."""
+
+    @property
+    def reading(self) -> dict[str, dict[str, list[Rise]]]:
+        """Source use by position as the figure and the table show it: one panel."""
+        curves = {system_title(system): rises for system, rises in self.source_use.items()}
+        return {"Test set": curves} if curves else {}
+
+
+def read_rises(folders: Sequence[Path]) -> list[Rise] | None:
+    """A system's rises of the loss by part of the source, from the losses of each document's mean
+    over seeds; None where a seed lacks them. Raises ValueError where the seeds' documents differ.
+    """
+    stores = [Losses(folder, "model") for folder in folders]
+    if not all(store.complete for store in stores):
+        return None
+    return rises(mean_over_seeds([store.read() for store in stores]))
 
 
 def read_scores(folder: Path, system: str) -> DocumentScores:
@@ -72,8 +93,10 @@ def ratio(ours: DocumentScores, theirs: DocumentScores) -> Interval:
 
 
 def write_report(inputs: ReplicaInputs, output: Path) -> None:
-    """Write report.html and report.md into `output`, in this order."""
+    """Write the picture, report.html and report.md into `output`, in this order."""
     output.mkdir(parents=True, exist_ok=True)
+    if inputs.reading:
+        source_use.plot_rises(inputs.reading, output / source_use.FIGURE)
     write_page(sections(inputs), output)
 
 
@@ -98,6 +121,7 @@ def sections(inputs: ReplicaInputs) -> list[str]:
         "## By length",
         length_table(inputs),
         "Mean ROUGE of the documents with that many source tokens.",
+        *source_use.sections(inputs.reading),
         "## Losses",
         loss_table(inputs.runs),
         LOSS_NOTE + " *Source use* is the rise of the validation loss, per target token, when each "

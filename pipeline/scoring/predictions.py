@@ -8,6 +8,7 @@ whose existence means complete.
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from pipeline.common.files import json_bytes, replace_bytes
 
 Record = dict[str, Any]
 RESULTS = "results.json"  # written to the same folder once the evaluation is complete
-KINDS = PREDICTIONS, SCORES = "predictions", "scores"
+PREDICTIONS, SCORES = "predictions", "scores"
 DOCUMENT_START = 400  # characters of the document stored with its prediction, for readers
 
 
 class Predictions:
     """The predictions of `system` in `folder`; records are JSON objects with a unique `index`."""
 
+    kinds: tuple[str, ...] = (PREDICTIONS, SCORES)
+    """What the parts hold, by the beginning of their names; all of it is joined under the first."""
+
     def __init__(self, folder: Path, system: str) -> None:
         self.folder, self.system = folder, system
-        self.path = folder / f"predictions-{system}.jsonl"
+        self.path = folder / f"{self.kinds[0]}-{system}.jsonl"
 
     @property
     def complete(self) -> bool:
@@ -36,19 +40,19 @@ class Predictions:
         if self.complete:
             records = {record["index"]: record for record in _whole_lines(self.path)}
         else:
-            written, scores = (
+            written, *more = (
                 [line for path in self._parts(kind) for line in _whole_lines(path)]
-                for kind in KINDS
+                for kind in self.kinds
             )
             records = {record["index"]: record for record in written}
-            for line in scores:
+            for line in chain.from_iterable(more):
                 if line["index"] in records:
                     records[line["index"]] |= line
         return [records[index] for index in sorted(records)]
 
     def append(self, records: Sequence[Record], rank: int) -> None:
         """Add records to this process's part."""
-        self._append(PREDICTIONS, records, rank)
+        self._append(self.kinds[0], records, rank)
 
     def append_scores(self, scores: Sequence[Record], rank: int) -> None:
         """Add scores, each with its record's `index`, to this process's part."""
@@ -62,7 +66,7 @@ class Predictions:
 
     def repair(self, rank: int) -> None:
         """Truncate this process's parts to whole lines; call it before the first `append`."""
-        for path in (self._part(kind, rank) for kind in KINDS):
+        for path in (self._part(kind, rank) for kind in self.kinds):
             if path.is_file():
                 content = path.read_bytes()
                 with path.open("r+b") as file:
@@ -74,10 +78,10 @@ class Predictions:
         if len(records) != count or any(map(lacks_scores, records)):
             scored = sum(not lacks_scores(record) for record in records)
             raise RuntimeError(
-                f"{self.system}: {len(records)} predictions of {count}, {scored} scored"
+                f"{self.system}: {len(records)} {self.kinds[0]} of {count}, {scored} scored"
             )
         replace_bytes(self.path, b"".join(map(json_bytes, records)))
-        for kind in KINDS:
+        for kind in self.kinds:
             for part in self._parts(kind):
                 part.unlink()
 
@@ -89,7 +93,7 @@ class Predictions:
             found = []
         if found != list(range(count)):
             raise ValueError(
-                f"{self.path} is damaged: {len(found)} readable predictions, expected {count}; "
+                f"{self.path} is damaged: {len(found)} readable {self.kinds[0]}, expected {count}; "
                 "delete it and run again"
             )
 

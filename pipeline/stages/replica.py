@@ -138,7 +138,8 @@ class ReplicaStages:
             "--checkpoint", run / "finetune" / "best",
             "--data", self.folder / "shards" / "test", "--output", run / "evaluation",
             "--source_length", WHOLE, "--max_new_tokens", recipe["train"]["max_new_tokens"],
-            "--batch_size", 4, "--lead_sentences", 1, *self.extra("evaluate"),
+            "--batch_size", 4, "--lead_sentences", 1, "--source_use_by_position",
+            *self.extra("evaluate"),
         ])  # fmt: skip
 
     def measure(self) -> list[str]:

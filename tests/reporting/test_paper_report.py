@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import pixels
 from written_runs import write_run
 
+from pipeline.common.plot_style import PALETTE
 from pipeline.report import main
 from pipeline.reporting import plots
 from pipeline.reporting.evaluation_reader import permuted_verdict, verdict
@@ -199,6 +201,50 @@ def test_the_html_page_stands_alone(report):
     assert all(source.startswith("data:image/png;base64,") for source in sources)
     for private in (str(report.parent), "/home", "/root"):
         assert private not in page + (report / "report.md").read_text()
+
+
+def rises(*values: float) -> list[dict]:
+    """Of ten parts, the first ones as given, then zero."""
+    return [
+        {"part": k + 1, "from": k / 10, "to": (k + 1) / 10, "rise": value, "low": value - 0.001,
+         "high": value + 0.001}
+        for k, value in enumerate([*values, *[0.0] * (10 - len(values))])
+    ]  # fmt: skip
+
+
+def test_how_far_each_system_reads_is_shown_set_by_set(tmp_path):
+    model = {"model": scores(42, 18, 24, 39, 33, 28)}
+    far, near = rises(*[0.02] * 10), rises(0.1, 0.05)
+    given = [
+        f"{name}={write_evaluation(tmp_path / name.replace(':', '-'), 'arxiv', model, **more)}"
+        for name, more in (
+            ("arxiv", {"source_use_by_position": far}),
+            ("arxiv:led", {"source_use_by_position": near}),
+            ("govreport", {"source_use_by_position": near}),
+            ("pubmed", {}),
+        )
+    ]
+    main(["paper", "--evaluation", *given, f"--output={tmp_path / 'out'}"])
+    text = (tmp_path / "out" / "report.md").read_text().split("## How far they read")[1]
+    text = text.split("\n## ")[0]
+    assert re.findall("^### (.*)$", text, re.M) == [
+        "arXiv, by part of the source", "GovReport, by part of the source",
+    ]  # fmt: skip
+    arxiv = table(section(text, "arXiv, by part of the source"))
+    assert arxiv["part of the source"] == ["LOCOST", "LED-base"]
+    assert arxiv["90% to 100%"] == [
+        "+0.0200 (+0.0190 to +0.0210)", "+0.0000 (-0.0010 to +0.0010)",
+    ]  # fmt: skip
+    assert "LOCOST uses the end of its sources" in text
+    assert "There is no evidence that LED-base uses the end of its sources" in text
+    picture = tmp_path / "out" / "source_use.png"
+    assert all(pixels(picture, PALETTE[rank]) > 500 for rank in (0, 1))
+    assert "](source_use.png)" in text
+
+
+def test_a_page_without_source_use_says_what_it_needs(report):
+    assert "Not measured: evaluate with --source_use_by" in (report / "report.md").read_text()
+    assert not (report / "source_use.png").exists()
 
 
 def test_some_of_the_inputs_are_enough(parts, tmp_path):

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import pixels
 from rouge_score.rouge_scorer import RougeScorer
 from written_runs import write_learning_run
 
+from pipeline.common.plot_style import PALETTE
 from pipeline.distributed.world import World
 from pipeline.evaluation.evaluator import evaluate
 from pipeline.evaluation.preparation import EvaluationOptions
@@ -36,6 +38,7 @@ def folder(tmp_path_factory, checkpoint, other_checkpoint, dataset_folder) -> Pa
         output=folder,
         strategy=DecodingStrategy(max_new_tokens=10),
         precision="fp32",
+        source_use_by_position=True,
     )
     for system, its in zip(NAMES, (checkpoint, other_checkpoint), strict=True):
         for seed in (0, 1):
@@ -130,6 +133,34 @@ def test_tables_hold_what_rouge_score_gives(folder, dataset_folder, tmp_path):
     uses = [line.split("|")[-2].strip() for line in losses]
     assert uses == [""] * 2 + ["0.250", "1.250"] * 2
     assert str(folder) not in text
+
+
+def test_it_shows_how_far_each_system_reads_over_its_seeds(folder, tmp_path):
+    main(command(folder, tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    assert "| part of the source | LOCOST | LongT5 |" in text
+    row = next(line for line in text.splitlines() if line.startswith("| 90% to 100% |"))
+    shown = [float(cell.split()[0]) for cell in row.strip("|").split("|")[1:]]
+    for system, value in zip(NAMES, shown, strict=True):
+        seeds = []
+        for seed in (0, 1):
+            path = folder / f"{system}-{seed}" / "evaluation" / "losses-model.jsonl"
+            records = [json.loads(line) for line in path.open()]
+            changes = sum(one["losses"][10] - one["losses"][0] for one in records)
+            seeds.append(changes / sum(one["tokens"] for one in records))
+        assert value == pytest.approx(np.mean(seeds), abs=6e-5)
+    assert len(re.findall(r"(LOCOST|LongT5) uses the end|that (LOCOST|LongT5) uses", text)) == 2
+    # A curve of each system.
+    assert all(pixels(tmp_path / "source_use.png", PALETTE[rank]) > 500 for rank in (0, 1))
+
+
+def test_evaluations_of_earlier_versions_say_that_it_was_not_measured(folder, tmp_path):
+    earlier = shutil.copytree(folder, tmp_path / "earlier")
+    for path in earlier.glob("*/evaluation/losses-model.jsonl"):
+        path.unlink()
+    main(command(earlier, tmp_path / "out"))
+    assert "Not measured: evaluate with --source_use" in (tmp_path / "out/report.md").read_text()
+    assert not (tmp_path / "out" / "source_use.png").exists()
 
 
 def test_a_ratio_is_of_the_means():

@@ -12,6 +12,7 @@ from pipeline.reporting.measurements import Measurements
 from pipeline.reporting.paper.published import LOCOST, paper
 from pipeline.reporting.run_reader import Run
 from pipeline.scoring.predictions import Predictions
+from pipeline.scoring.source_use import BY_POSITION, Rise
 from pipeline.shards import file_sha256
 
 Results = dict[str, Any]
@@ -53,17 +54,29 @@ class PaperInputs:
             if LOCOST in systems
         }
 
-    def labelled(self) -> Iterator[tuple[str, SetEvaluation]]:
-        """Every evaluation with its name in the report."""
+    def by_set(self) -> Iterator[tuple[str, str, SetEvaluation]]:
+        """Every evaluation, with its set's title and its system's."""
         for name in ordered(self.evaluations):
             for system, one in self.evaluations[name].items():
-                of = "" if system == LOCOST else f", {system_title(system)}"
-                yield f"{title(name)}{of}", one
+                yield title(name), system_title(system), one
         for kind, sweep in (("read at", self.extrapolation), ("trained at", self.contexts)):
-            name = "arXiv" if sweep is self.extrapolation else "BookSum-Book"
+            name = "arxiv" if sweep is self.extrapolation else "booksum_book"
             for system, by_tokens in sweep.items():
                 for tokens, one in sorted(by_tokens.items()):
-                    yield f"{name}, {system_title(system)} {kind} {tokens:,}", one
+                    yield title(name), f"{system_title(system)} {kind} {tokens:,}", one
+
+    def labelled(self) -> Iterator[tuple[str, SetEvaluation]]:
+        """Every evaluation with its name in the report."""
+        for name, system, one in self.by_set():
+            yield name if system == system_title(LOCOST) else f"{name}, {system}", one
+
+    def source_use(self) -> dict[str, dict[str, list[Rise]]]:
+        """The rises of the loss by part of the source, by set and system, where measured."""
+        found: dict[str, dict[str, list[Rise]]] = {}
+        for name, system, one in self.by_set():
+            if rises := one.results.get(BY_POSITION):
+                found.setdefault(name, {})[system] = rises
+        return found
 
     @property
     def panels(self) -> dict[str, dict[str, Run]]:

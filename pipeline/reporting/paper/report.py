@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting import plots
+from pipeline.reporting import plots, source_use
 from pipeline.reporting.evaluation_reader import letters_line, shown_settings, verdicts
 from pipeline.reporting.html import escape, write_page
 from pipeline.reporting.paper import figures as paper_figures
@@ -39,6 +39,8 @@ def write_report(inputs: PaperInputs, output: Path) -> None:
     if bars := _bars(inputs.locost):
         plots.plot_bars(bars, "Mean ROUGE on the test splits", output / "rouge.png")
     paper_figures.draw(inputs, output)
+    if reading := inputs.source_use():
+        source_use.plot_rises(reading, output / source_use.FIGURE)
     write_page(list(_sections(inputs)), output)
 
 
@@ -92,6 +94,7 @@ def _sections(inputs: PaperInputs) -> Iterator[str]:
         yield from table(inputs)
     yield "## The paper's figures"
     yield from paper_figures.sections(inputs)
+    yield from source_use.sections(inputs.source_use())
     yield "## Losses"
     if inputs.runs:
         yield loss_table(inputs.runs)
