@@ -45,7 +45,7 @@
 : "${PREPROCESS_ARGUMENTS:=}"                     # BOOKSUM_BOOK_PREPROCESS_ARGUMENTS="--root books"
 : "${PRETRAIN_ARGUMENTS:=}"
 : "${FINETUNE_ARGUMENTS:=}"                       # PUBMED_FINETUNE_ARGUMENTS="--train.peak_lr 3e-4"
-: "${EVALUATE_ARGUMENTS:=}"
+: "${EVALUATE_ARGUMENTS:=}"                       # "--source_use_by_position"
 : "${EVALUATE_SPLIT:=test}"                       # GOVREPORT_EVALUATE_SPLIT=validation (SCROLLS)
 : "${GOVREPORT_EVALUATE_ARGUMENTS:=--max_new_tokens 1024}"
 : "${BOOKSUM_BOOK_EVALUATE_ARGUMENTS:=--max_new_tokens 1024 --source_length 0}"   # whole books

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 import torch
 
+from pipeline.baselines.model import Baseline
 from pipeline.common.files import hold_lock, replace_json
 from pipeline.common.progress import Progress
 from pipeline.distributed.world import World
@@ -81,6 +82,8 @@ def _measure(
 ) -> None:
     """Complete the losses from which source use by position is computed."""
     model, _ = load(options.checkpoint, world.device)
+    if isinstance(model, Baseline):
+        model.check_length(exchange.longest)
     losses = model_losses(model, options.precision, world.device)
     complete_losses(prepared.losses, prepared.examples, exchange, losses, world)
 

@@ -38,6 +38,8 @@ class Exchange:
     """By index: why a document is not measured."""
     prefix: int
     """Ids before a source's text."""
+    longest: int
+    """Ids of the longest source."""
 
 
 def plan_exchange(examples: Examples, batch_size: int) -> Exchange:
@@ -56,13 +58,16 @@ def plan_exchange(examples: Examples, batch_size: int) -> Exchange:
             left_out[index] = TOO_SHORT
         else:
             texts[index] = len(example.source), hashlib.sha256(example.source.tobytes()).digest()
+    others = partners(texts)
     measured = sorted(texts)
-    batches = length_batches([texts[index][0] for index in measured], batch_size)
+    lengths = [texts[index][0] for index in measured]
+    batches = length_batches(lengths, batch_size)
     return Exchange(
         [[measured[place] for place in batch] for batch in batches],
-        partners(texts),
+        others,
         left_out,
         prefix,
+        max(lengths),
     )
 
 
@@ -101,10 +106,7 @@ def exchanged(source: np.ndarray, other: np.ndarray, part: int, prefix: int = 0)
 
 
 def model_losses(model: Model, precision: str, device: torch.device) -> DocumentLosses:
-    """The losses of a model; targets are cut to its positions.
-
-    Calling it raises ValueError for sources that exceed the model's positions.
-    """
+    """The losses of a model; sources and targets are cut to its positions, if it has some."""
     limits = model.limits if isinstance(model, Baseline) else (None, None)
     source_length, target_length = (limit or 0 for limit in limits)
 
@@ -112,13 +114,13 @@ def model_losses(model: Model, precision: str, device: torch.device) -> Document
     def losses(
         sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
     ) -> list[tuple[float, int]]:
-        if isinstance(model, Baseline):
-            model.check_length(max(map(len, sources)))
         samples = [Sample(*pair) for pair in zip(sources, targets, strict=True)]
         batch = collate(samples, source_length, target_length)
         labels = batch.labels.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = model(batch.input_ids.to(device), batch.attention_mask.to(device), labels)[1]
+            logits = model(
+                batch.input_ids.to(device), batch.attention_mask.to(device), labels
+            ).logits
         # Row by row: the logits exist once more, in fp32, for one document at a time.
         rows = [
             target_loss(*row, "sum") for row in zip(logits.split(1), labels.split(1), strict=True)

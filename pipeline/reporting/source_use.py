@@ -89,7 +89,7 @@ def plot_rises(panels: Mapping[str, Curves], path: Path) -> None:
         for panel, (title, curves) in zip(axes, panels.items(), strict=False):
             for name, rises in curves.items():
                 _draw(panel, rises, name, colour(names.index(name)))
-            panel.axhline(0, color="#555555", linewidth=0.8)
+            panel.axhline(0, color="#555555", linewidth=0.8, zorder=0)
             panel.set_title(title)
             panel.set_xlim(0, 1)
             panel.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
