@@ -107,6 +107,9 @@ class TrainConfig:
     blocks: Literal["auto", "eager", "compiled"] = "auto"
     """Whether blocks are compiled (torch.compile). auto: as for attention; on a CPU, where that
     takes minutes, and with ZeRO stage 3 they are not."""
+    sequence_parallel_size: int = 1
+    """Neighbouring processes that share each document (sequence parallelism), for sources too long
+    for one GPU: a divisor of the number of processes and of model.d_model; 1: none."""
     seed: int = 0
     """Random seed for the initial weights, the sample order and dropout."""
     checkpoint_every: int = 1_000
@@ -160,6 +163,7 @@ class TrainConfig:
         for name in (
             "max_steps", "batch_size", "checkpoint_every", "keep_checkpoints",
             "validate_every", "validation_batch_size", "max_new_tokens", "max_skipped_updates",
+            "sequence_parallel_size",
         ):  # fmt: skip
             value = getattr(self, name)
             _check(value >= 1, f"train.{name}", value, "at least 1")
@@ -224,6 +228,12 @@ class RunConfig:
                 f"model.baseline_settings is {self.baseline_settings} without a baseline; give "
                 "--model.baseline NAME, or remove it"
             )
+        if self.train.sequence_parallel_size > 1 and self.train.validation_rouge:
+            raise ValueError(
+                f"train.sequence_parallel_size is {self.train.sequence_parallel_size} with "
+                "train.validation_rouge true, which generates in single processes; set "
+                "--train.validation_rouge false and evaluate the checkpoints"
+            )
         if self.train.early_stopping and not self.data.validation:
             raise ValueError(
                 f"train.early_stopping is {self.train.early_stopping} without validation data; "
@@ -245,6 +255,11 @@ class RunConfig:
                     f"train.{name} is {getattr(self.train, name)}, which is for LOCOST's blocks; "
                     f"with --model.baseline {self.baseline} leave it out"
                 )
+        if self.train.sequence_parallel_size > 1:
+            raise ValueError(
+                f"train.sequence_parallel_size is {self.train.sequence_parallel_size}, which only "
+                f"LOCOST has, with --model.baseline {self.baseline}; leave it out"
+            )
         if self.init_from and self.baseline_settings:
             raise ValueError(
                 f"model.baseline_settings is {self.baseline_settings}, but --model.init_from "

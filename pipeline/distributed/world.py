@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -35,12 +35,36 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class World:
-    """One process's place among all: `rank` of `size`, `local_rank` on its host, its `device`."""
+    """One process's place among all: `rank` of `size`, `local_rank` on its host, its `device`.
+
+    With sequence parallelism each `sequence_size` neighbouring ranks share every document: groups
+    of them are what each process is without it.
+    """
 
     rank: int
     size: int
     local_rank: int
     device: torch.device
+    sequence_size: int = 1
+
+    def in_sequences(self, size: int) -> "World":
+        """The same processes, each `size` of them sharing documents; `size` divides them."""
+        return replace(self, sequence_size=size)
+
+    @property
+    def data_rank(self) -> int:
+        """The number of this process's group: which micro-batches it gets."""
+        return self.rank // self.sequence_size
+
+    @property
+    def data_size(self) -> int:
+        """How many groups there are, each with micro-batches of its own."""
+        return self.size // self.sequence_size
+
+    @property
+    def sequence_rank(self) -> int:
+        """This process's place in its group: which part of each document it has."""
+        return self.rank % self.sequence_size
 
     @property
     def is_main(self) -> bool:

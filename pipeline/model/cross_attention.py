@@ -4,7 +4,7 @@ Shapes: B documents, L source positions, T target positions, H = d_model, A head
 head. Masks are True where the source is real; None: everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from .attention import Attention, attend
 from .attention_backends import PACKED, Backend, Bounds, equal_bounds, remove_padding
 from .layers import RoundedOnce, at_least_fp32, product_type, round_once
 from .memory import available_memory
+from .sequence import SequenceGroup
 
 BLOCK_TOKENS = 65536
 """Encoder states per block of `mix_blocks`."""
@@ -36,6 +37,30 @@ class Whole:
         """(B, T, H) -> (B, T, H)."""
         states = RoundedOnce.apply(self.states, self.rounded)
         return attention(x, *attention.keys_values(states), self.mask)
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """As `Whole`, of a source that the processes of a group share: the states of the own part."""
+
+    states: Tensor
+    """(B, L / P, H)."""
+    rounded: Tensor
+    """`round_once` of them."""
+    mask: Tensor | None
+    """(B, 1, 1, L / P)."""
+    group: SequenceGroup
+    merged: Callable[..., Tensor]
+    """`merged_attention`."""
+
+    def attend(self, attention: Attention, x: Tensor) -> Tensor:
+        """(B, T, H) -> (B, T, H), the same on all processes."""
+        states = RoundedOnce.apply(self.states, self.rounded)
+        keys, values = attention.keys_values(states)
+        context = self.merged(
+            attention.queries(x), keys, values, self.mask, self.group, attention.drop
+        )
+        return attention.output(context)
 
 
 @dataclass(frozen=True)

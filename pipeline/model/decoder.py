@@ -4,7 +4,7 @@ Shapes: B documents, R = B beams rows (document * beams + beam), T target positi
 positions, A heads, K channels per head.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -15,10 +15,12 @@ from .attention import Attention, RelativeBias, rotation
 from .attention_backends import Backend
 from .attention_choice import choose_backend
 from .config import LocostConfig
-from .cross_attention import Absorbed, Cached, step_source, whole_source
-from .layers import Block, GatedFeedForward, RMSNorm, product_type
+from .cross_attention import Absorbed, Cached, Sharded, spread, step_source, whole_source
+from .layers import Block, GatedFeedForward, RMSNorm, product_type, round_once
 from .packed_self_attention import whole_targets
 from .self_attention import FixedPast, Past
+from .sequence import ALONE, SequenceGroup
+from .sharded_attention import merged_attention
 
 
 class Attended(Protocol):
@@ -67,17 +69,24 @@ class Decoder(nn.Module):
         self.blocks = cast(Iterable[DecoderBlock], nn.ModuleList(blocks))
         self.norm = RMSNorm(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.sequence: SequenceGroup = ALONE
+        """The processes that share the source; each has the whole target."""
+        self.merged: Callable[..., Tensor] = merged_attention
 
     def forward(self, embedded: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
         """All target positions at once.
 
         Embedded target (B, T, H), encoder states (B, L, H), their mask (B, L) or None
-        -> (B, T, H).
+        -> (B, T, H). Of a shared source, states and mask are those of the own part.
         """
         length = embedded.shape[1]
         bias = None if self.relative_bias is None else self.relative_bias.causal(length)
         targets = whole_targets(bias, self._rotation(length, embedded), self.attention_backend)
-        source = whole_source(states, mask, self.attention_backend)
+        source: Attended = (
+            whole_source(states, mask, self.attention_backend)
+            if self.sequence.size == 1
+            else Sharded(states, round_once(states), spread(mask), self.sequence, self.merged)
+        )
         x = self.dropout(embedded)
         for block in self.blocks:
             x = block(x, targets, source)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .config import LocostConfig
 from .layers import Block, GatedFeedForward, RMSNorm
+from .sequence import ALONE, SequenceGroup, own_random
 from .ssm import BidirectionalSSM
 
 TOKEN_BLOCK = 1 << 14
@@ -61,13 +62,16 @@ class Encoder(nn.Module):
         self.blocks = cast(Iterable[EncoderBlock], nn.ModuleList(blocks))
         self.norm = RMSNorm(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.sequence: SequenceGroup = ALONE
+        """The processes that share the positions; each has its part, and a dropout of its own."""
 
     def forward(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Embedded source (B, L, H), mask (B, L) or None -> encoder states (B, L, H)."""
-        x = self.dropout(embedded)
-        for block in self.blocks:
-            x = block(x, mask)
-        return by_tokens(lambda x, _: self.dropout(self.norm(x)), x, None, self.token_block)
+        with own_random(self.sequence, embedded.device, self.training):
+            x = self.dropout(embedded)
+            for block in self.blocks:
+                x = block(x, mask)
+            return by_tokens(lambda x, _: self.dropout(self.norm(x)), x, None, self.token_block)
 
     def keep_kernels(self, keep: bool = True) -> None:
         """Whether convolution kernels are kept between documents, as they are at first; if not,

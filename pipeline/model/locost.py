@@ -13,6 +13,7 @@ from .decoder import Decoder, DecoderState
 from .encoder import Encoder
 from .generation import DecodingStrategy, EarlyStopping, generate
 from .layers import Block, at_least_fp32
+from .sequence import ALONE, SequenceGroup, check_sequence, own_part
 from .ssm import KERNEL_PARAMETERS, BidirectionalSSM, ssm_layers
 
 IGNORED = -100
@@ -29,7 +30,7 @@ class LocostOutput(NamedTuple):
     logits: Tensor | None
     """(B, T, V)."""
     encoder_states: Tensor
-    """(B, L, H)."""
+    """(B, L, H), of the own part where processes share the source."""
 
 
 class Locost(nn.Module):
@@ -51,6 +52,8 @@ class Locost(nn.Module):
             if config.tie_embeddings
             else nn.Linear(config.d_model, config.vocab_size, bias=False)
         )
+        self.sequence: SequenceGroup = ALONE
+        """The processes that share each source."""
 
     def forward(
         self,
@@ -70,6 +73,7 @@ class Locost(nn.Module):
         """
         if check:
             check_inputs(self.config, input_ids, attention_mask, labels, loss_reduction == "mean")
+        input_ids, attention_mask = own_part(input_ids, attention_mask, self.sequence)
         states = self.encode(input_ids, attention_mask)
         if labels is None:
             return LocostOutput(None, None, states)
@@ -82,7 +86,10 @@ class Locost(nn.Module):
         return LocostOutput(target_loss(logits, labels, loss_reduction), logits, states)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Source ids (B, L) and their mask -> encoder states (B, L, H)."""
+        """Source ids (B, L) and their mask -> encoder states (B, L, H).
+
+        All three are of the own part where processes share the source; see `own_part`.
+        """
         return self.encoder(self.embedding(input_ids), attention_mask)
 
     def project(self, x: Tensor) -> Tensor:
@@ -90,6 +97,18 @@ class Locost(nn.Module):
         if self.head is not None:
             return self.head(x)
         return functional.linear(x * self.config.d_model**-0.5, self.embedding.weight)
+
+    def use_sequence(self, group: SequenceGroup) -> None:
+        """Share every source with the processes of a group, from now on: they all call the model
+        with the same batches, and with the same state of torch's random numbers.
+
+        Raises ValueError for a number of processes that the model cannot have.
+        """
+        check_sequence(self.config, group.size)
+        for layer in ssm_layers(self):
+            layer.sequence = group
+            layer.kept.forget()  # those of other channels
+        self.sequence = self.encoder.sequence = self.decoder.sequence = group
 
     def recompute_activations(self, recompute: bool = True) -> None:
         """Switch gradient checkpointing (activation checkpointing): blocks keep only their inputs
@@ -102,8 +121,10 @@ class Locost(nn.Module):
 
         `dynamic=True`: once for all shapes, and once more for batches of one.
 
-        The convolutions are excluded: the compiler fuses nothing in complex numbers and FFTs.
+        The convolutions are excluded: the compiler fuses nothing in complex numbers and FFTs. So is
+        attention to a shared source, which communicates.
         """
+        self.decoder.merged = torch.compiler.disable(self.decoder.merged)
         for layer in ssm_layers(self):
             convolution = torch.compiler.disable(layer.convolution)
             layer.convolution = convolution  # type: ignore[method-assign]

@@ -20,6 +20,7 @@ from .kernel_build import BUILDS, KernelBuild
 from .layers import FromChannels, IntoChannels, at_least_fp32
 from .long_conv import ROWS, Convolution, Layout, two_sided
 from .row_pairs import PAIRS
+from .sequence import ALONE, SequenceGroup, own_channels, swap, unswap
 from .vandermonde import Vandermonde, levels, modes, reach
 
 KERNEL_PARAMETERS = ("inv_A_real", "A_imag", "log_dt", "B", "C", "D")
@@ -172,6 +173,8 @@ class BidirectionalSSM(nn.Module):
         """How kernels and their gradients are computed."""
         self.transform: Transform = "rows"
         """Of training batches."""
+        self.sequence: SequenceGroup = ALONE
+        """The processes that share the positions."""
         self.parts = 2 if config.ssm_projections == "complex" else 1
         self.kept = KeptKernels(kept_limit(config))
         """Used without gradients and outside training, where parameters stand still."""
@@ -208,9 +211,15 @@ class BidirectionalSSM(nn.Module):
         return self.output(gated)
 
     def convolution(self, k: Tensor) -> Tensor:
-        """The state-space models alone, of `keys` to the same shape; without gradients in place."""
-        parameters, length = self.kernel_parameters(), k.shape[-1]
+        """The state-space models alone, of `keys` to the same shape; without gradients in place.
+
+        Of a source that several processes share, each convolves some channels at all positions.
+        """
         u = k.unflatten(1, (self.parts, -1)).flatten(0, 1)  # (B parts, H, L)
+        own = own_channels(u.shape[1], self.sequence)
+        parameters = [parameter[:, own] for parameter in self.kernel_parameters()]
+        u = swap(u, self.sequence)
+        length = u.shape[-1]
         if self.published and length % 2:  # the published code makes lengths even
             u = torch.nn.functional.pad(u, (0, 1))
         if torch.is_grad_enabled():
@@ -225,7 +234,8 @@ class BidirectionalSSM(nn.Module):
             z = state_space_convolution(
                 u, parameters, self.hold, self.published, lags, kept, u, self.kernel_build
             )
-        return z[..., :length].unflatten(0, (-1, self.parts)).flatten(1, 2)
+        z = unswap(z[..., :length], self.sequence)
+        return z.unflatten(0, (-1, self.parts)).flatten(1, 2)
 
     def _kept(self, u: Tensor, parameters: Sequence[Tensor]) -> Tensor | None:
         """The kernels for an input (B, H, L), kept for the next one unless it is too long."""

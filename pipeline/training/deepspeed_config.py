@@ -53,11 +53,13 @@ def deepspeed_settings(config: RunConfig, processes: int) -> dict[str, Any]:
             )
     train = config.train
     accumulation = train.accumulation or 1  # 0: the trainer fills it in again
-    group = processes * accumulation
+    groups = sequence_groups(train.sequence_parallel_size, processes)
+    group = groups * accumulation
     if train.batch_size < group:
-        fewer = train.batch_size // processes
+        fewer = train.batch_size // groups
+        of_each = "processes" if groups == processes else "groups of processes"
         raise ValueError(
-            f"train.batch_size {train.batch_size} cannot fill {processes} processes x "
+            f"train.batch_size {train.batch_size} cannot fill {groups} {of_each} x "
             f"train.accumulation {accumulation} = {group} micro-batches; use "
             + (f"--train.accumulation {fewer}, " if fewer else "fewer processes, ")
             + f"or --train.batch_size {group} (another run)"
@@ -80,11 +82,22 @@ def deepspeed_settings(config: RunConfig, processes: int) -> dict[str, Any]:
                 f"{config.deepspeed_config}: {name} is {settings[name]}, the recipe says {value}; "
                 "remove it from the JSON, the recipe fills it in"
             )
-    # DeepSpeed knows only equal micro-batches, and uses their size for its own statistics alone.
+    # DeepSpeed knows only equal micro-batches, and uses their size for its own statistics alone. It
+    # is not told of sequence parallelism either: see docs/training.md.
     del settings["train_batch_size"]
     settings["train_micro_batch_size_per_gpu"] = train.batch_size // group
     _check_by_deepspeed(config.deepspeed_config, settings)
     return settings
+
+
+def sequence_groups(size: int, processes: int) -> int:
+    """How many groups of `size` the processes form; ValueError where some are left over."""
+    if processes % size:
+        raise ValueError(
+            f"train.sequence_parallel_size {size} does not divide the {processes} processes; start "
+            f"a multiple of {size}, or set --train.sequence_parallel_size to a divisor"
+        )
+    return processes // size
 
 
 def _read(name: str) -> dict[str, Any]:

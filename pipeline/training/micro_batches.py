@@ -1,8 +1,8 @@
 """A rank's micro-batches, and how many of them an update has: as few as memory allows."""
 
 import math
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ from pipeline.data.planning import accumulations
 from pipeline.distributed.device import Peak, device_name, is_out_of_memory, within_memory
 from pipeline.distributed.launcher_environment import host_name
 from pipeline.distributed.world import RunFailed, World
+from pipeline.model import Locost
 from pipeline.model.memory import available_memory
+from pipeline.model.sequence import Unconnected
 from pipeline.training.choices import FILE, record, recorded
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.preflight import Shape, length_limits, made_up, survey
@@ -33,7 +35,8 @@ def batches_of(config: RunConfig, prepared: PreparedRun, world: World) -> Batche
     """This rank's part of the global batches."""
     limits = length_limits(config.data, prepared.model)
     datasets, order = prepared.train.datasets, prepared.order
-    return Batches(datasets, order, world.rank, world.size, config.train.accumulation, *limits)
+    accumulation = config.train.accumulation
+    return Batches(datasets, order, world.data_rank, world.data_size, accumulation, *limits)
 
 
 def with_accumulation(
@@ -50,7 +53,7 @@ def with_accumulation(
     run, where = Path(config.output), conditions(config, prepared, world)
     where, kept = world.broadcast((where, recorded(run, ACCUMULATION)))
     number, before = kept.get("chosen"), kept.get("for")
-    if before == where and number in accumulations(config.train.batch_size, world.size):
+    if before == where and number in accumulations(config.train.batch_size, world.data_size):
         line = f"accumulation {number}, as chosen before ({run / FILE})"
     else:
         number, line = choose(config, prepared, world)
@@ -74,6 +77,7 @@ def conditions(config: RunConfig, prepared: PreparedRun, world: World) -> dict[s
         "device": device_name(device),
         "memory_gib": train.memory_limit_gib or (total and round(total, 1)),
         "processes": world.size,
+        "sequence_parallel_size": world.sequence_size,
         "zero_stage": prepared.settings["zero_optimization"]["stage"],
         "batch_size": train.batch_size,
         "lengths": list(length_limits(config.data, prepared.model)),
@@ -101,7 +105,7 @@ def choose(config: RunConfig, prepared: PreparedRun, world: World) -> tuple[int,
     done = prepared.checkpoints.steps_done
     steps = range(done, max(config.train.max_steps, done + 1))
     tried = []
-    for number in accumulations(config.train.batch_size, world.size):
+    for number in accumulations(config.train.batch_size, world.data_size):
         cut = replace(config, train=replace(config.train, accumulation=number))
         shapes = survey(batches_of(cut, prepared, world), steps, world).longest()
         peak = max(world.gather(peak_bytes(cut, prepared, world, shapes, free)))
@@ -138,7 +142,7 @@ def peak_bytes(
     on_card = device.type == "cuda"
     limit = nullcontext() if on_card else within_memory(free)
     memory, peak = Peak(device), math.inf
-    with torch.random.fork_rng([device] if on_card else []), limit:
+    with torch.random.fork_rng([device] if on_card else []), limit, unconnected(model):
         try:
             for shape in sorted(shapes):
                 micro_batch = made_up(shape, model.config.vocab_size)
@@ -154,6 +158,21 @@ def peak_bytes(
     sharding = Sharding.of(prepared.settings, world.size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return peak + sharding.optimizer(parameters, on_card) + sharding.buckets(parameters, on_card)
+
+
+@contextmanager
+def unconnected(model: Model) -> Iterator[None]:
+    """The model with its own part of a shared source alone, without the processes that it waits
+    for: memory is the same."""
+    if not isinstance(model, Locost):
+        yield
+        return
+    group = model.sequence
+    model.use_sequence(Unconnected(group.size, group.rank))
+    try:
+        yield
+    finally:
+        model.use_sequence(group)
 
 
 def _forward_and_backward(

@@ -9,8 +9,11 @@ from pipeline.common.batch_spans import parse_spans, used_spans
 from pipeline.config import Check, RunConfig
 from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
+from pipeline.distributed.sequence_parallel import sequence_group
 from pipeline.distributed.world import World
+from pipeline.model import Locost
 from pipeline.model.config import INITIALISATION
+from pipeline.model.sequence import check_sequence
 from pipeline.shards import Dataset
 from pipeline.training.checkpoint import Checkpoints, read_markers
 from pipeline.training.choices import set_choices
@@ -47,6 +50,8 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
     )
     config = replace(config, init_from=source)
     processes = (check.processes if check else None) or world.size
+    if processes == world.size:
+        world = world.in_sequences(config.train.sequence_parallel_size)
     settings, train, validation, order, model = world.on_all(
         lambda: assemble(config, world, processes), ValueError, OSError
     )
@@ -88,6 +93,8 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
             check_skipped(checkpoints, skipped)
         stage = settings["zero_optimization"]["stage"]
         set_choices(model, config, world, stage, keep=check is None)
+        if isinstance(model, Locost) and world.sequence_size > 1:  # choices run in one process
+            model.use_sequence(sequence_group(world))
     except ValueError:
         checkpoints.close()
         raise
@@ -130,6 +137,8 @@ def assemble(
     skipped = parse_spans(config.train.skip_batches)
     order = train.order(config.train.batch_size, config.train.seed, skipped)
     model = starting_model(config, train, held_out)
+    if isinstance(model, Locost):
+        check_sequence(model.config, config.train.sequence_parallel_size)
     return settings, train, validation, order, model
 
 

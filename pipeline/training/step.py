@@ -29,13 +29,17 @@ def update(
 
     Each loss is the sum over target tokens divided by `target_tokens`, those of the whole batch, so
     the gradient does not depend on how the batch is cut. DeepSpeed averages over ranks and
-    micro-batches: `scale` undoes that. Before the last backward pass `judge` receives this rank's
-    share of the loss, still on its device: until then the host only queues work. Where its verdict
-    is not `wanted`, the gradient becomes NaN, and DeepSpeed skips the update (stages 1 to 3 do so
-    for any norm that is not finite).
+    micro-batches: `scale` undoes that. Ranks that share documents compute the same loss, and their
+    gradients add up to that of the sum of their losses: a group counts once in the average over
+    ranks times `data_size`, and in the loss by the ranks' equal shares.
+
+    Before the last backward pass `judge` receives this rank's share of the loss, still on its
+    device: until then the host only queues work. Where its verdict is not `wanted`, the gradient
+    becomes NaN, and DeepSpeed skips the update (stages 1 to 3 do so for any norm that is not
+    finite).
     """
     total = torch.zeros((), dtype=torch.float64, device=world.device)
-    scale = world.size * len(micro_batches) / target_tokens
+    scale = world.data_size * len(micro_batches) / target_tokens
     for number, micro_batch in enumerate(micro_batches, start=1):
         check_ids(engine.module.config, micro_batch)
         output = engine(
@@ -50,7 +54,7 @@ def update(
         del output  # its states would live through the next forward pass
         total += loss.detach()
         if number == len(micro_batches):
-            verdict = judge(total / target_tokens)
+            verdict = judge(total / (target_tokens * world.sequence_size))
             scale = scale if verdict.wanted else math.nan
         after_part("forward")
         engine.backward(loss * scale)
@@ -65,7 +69,10 @@ def check_ids(config: ModelConfig, micro_batch: MicroBatch) -> None:
     check_inputs(config, micro_batch.input_ids, micro_batch.attention_mask, micro_batch.labels)
 
 
-def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Make dropout a function of (seed, step, rank), so that a resumed run repeats it."""
-    state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
+def seed_dropout(seed: int, step: int, data_rank: int) -> None:
+    """Make dropout a function of (seed, step, data rank), so that a resumed run repeats it.
+
+    Ranks that share documents start alike: the encoder draws for each what differs.
+    """
+    state = np.random.SeedSequence((seed, step, data_rank)).generate_state(1, np.uint64)[0]
     torch.manual_seed(int(state) >> 1)

@@ -47,6 +47,7 @@ def train(
     `callbacks` are called after the run's own. Returns 0 when finished, 85 when stopped on request
     and saved, to be resumed. Raises RunFailed on all ranks when the run cannot continue.
     """
+    world = world.in_sequences(config.train.sequence_parallel_size)
     steps = steps_of(config.train, len(prepared.train))
     config = replace(config, train=replace(config.train, max_steps=steps))
     done = prepared.checkpoints.steps_done
@@ -188,7 +189,7 @@ class Trainer:
         lr = learning_rate(step, self.settings)
         for group in engine.optimizer.param_groups:
             group["lr"] = group["lr_scale"] * lr
-        seed_dropout(self.settings.seed, step, self.world.rank)
+        seed_dropout(self.settings.seed, step, self.world.data_rank)
         batch = self.batches.step(step)
         self.notify("after_part", "data")
 

@@ -58,8 +58,8 @@ class ValidationSet:
         self.tokenizer = open_tokenizer(dataset.tokenizer_path)
         self.batch_size = config.train.validation_batch_size
         used = min(count, len(dataset))
-        self.mine = range(used)[world.rank :: world.size]
-        self.batches = -(-used // (world.size * self.batch_size))
+        self.mine = range(used)[world.data_rank :: world.data_size]
+        self.batches = -(-used // (world.data_size * self.batch_size))
         """Of the rank that has most; the others fill up with batches that do not count."""
         self.other_sources: dict[int, int] = {}
         if config.train.validation_source_use:
