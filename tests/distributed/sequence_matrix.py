@@ -1,38 +1,42 @@
-"""Gradients of models whose sources several processes share, against one process; rank 0 prints.
+"""Gradients of models whose sources several processes share, against one process in float64.
 
-    sequence_matrix.py RANK PROCESSES MEETING_FILE
+    sequence_matrix.py OUTPUT
 
-Every process computes the whole by itself too. A line of JSON a case: its name, and the largest
-errors of loss and gradients, relative to the largest value of each parameter's.
+Four processes, each of which computes the whole by itself too. OUTPUT gets a JSON object a case.
 """
 
 import json
+import os
 import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
-from itertools import product
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path[:1] = [str(Path(__file__).resolve().parents[level]) for level in (2, 1)]
 
+import deepspeed  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from deepspeed.sequence.layer import _SeqAllToAll  # noqa: E402
+from ranks import fork_ranks  # noqa: E402
 
+from pipeline.distributed import world as distributed  # noqa: E402
 from pipeline.distributed.sequence_parallel import sequence_group  # noqa: E402
 from pipeline.distributed.world import World  # noqa: E402
 from pipeline.model import Locost, LocostConfig  # noqa: E402
-from pipeline.model.sequence import ALONE, SequenceGroup  # noqa: E402
+from pipeline.model.sequence import ALONE, SequenceGroup, swap, unswap  # noqa: E402
 
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
+
+PROCESSES = 4
 CONFIG = LocostConfig(
     vocab_size=50, d_model=16, state_dim=4, d_ff=24, encoder_layers=2, decoder_layers=2,
     num_heads=2, head_dim=8, dropout=0.0,
 )  # fmt: skip
-VARIANTS = {
-    "default": {},
-    "complex": {"ssm_projections": "complex"},
-    "causal": {"ssm_directions": "causal"},
-    "separate": {"ssm_directions": "separate"},
-    "rotary": {"positions": "rotary", "tie_embeddings": False},
-}
 SOURCES = {
     "whole": (24, [24, 24, 24]),
     "odd": (21, [21, 9, 13]),
@@ -40,6 +44,21 @@ SOURCES = {
     "one token a part": (3, [3, 2, 1]),
 }
 """Padded length, and the real one of each row."""
+CASES: list[dict[str, Any]] = [
+    *({"source": source} for source in SOURCES),
+    {"source": "odd", "recompute": True},
+    {"source": "odd", "pairs": True},
+    *({"source": "odd", "model": more} for more in (
+        {"ssm_projections": "complex"},
+        {"ssm_directions": "causal"},
+        {"ssm_directions": "separate"},
+        {"ssm_discretisation": "zero_order_hold", "ssm_initialisation": "paper"},
+        {"positions": "rotary", "tie_embeddings": False},
+        {"cross_attention_initialisation": "copy"},
+    )),
+]  # fmt: skip
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.float32}
+Gradients = list[torch.Tensor]
 
 
 def batch(source: str) -> list[torch.Tensor]:
@@ -56,56 +75,116 @@ def batch(source: str) -> list[torch.Tensor]:
 
 
 def gradients(
-    model: Locost, inputs: list[torch.Tensor], group: SequenceGroup, narrow: bool
-) -> list[torch.Tensor]:
-    """The loss and its gradients, as the average over processes that DeepSpeed makes."""
+    model: Locost, inputs: list[torch.Tensor], group: SequenceGroup, bf16: bool = False
+) -> Gradients:
+    """The loss and its gradients, as the average over all processes that DeepSpeed makes."""
     model.use_sequence(group)
     model.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         loss = model(*inputs, loss_reduction="sum", loss_only=True).loss
     loss.backward()
     grads = [parameter.grad.clone() for parameter in model.parameters()]
     if group.size > 1:
-        for grad in grads:
-            dist.all_reduce(grad)
-            grad /= dist.get_world_size()
+        together = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(together)
+        parts = (together / PROCESSES).split([grad.numel() for grad in grads])
+        grads = [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)]
     return [loss.detach(), *grads]
 
 
-def errors(found: list[torch.Tensor], right: list[torch.Tensor]) -> list[float]:
-    """Of the loss, and the largest of the gradients; inf where one is not finite."""
-    of = [
-        float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-30))
+def error(found: Gradients, right: Gradients) -> float:
+    """The largest, relative to the largest value of each; inf where one is not finite."""
+    return max(
+        float((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30))
         if a.isfinite().all() else torch.inf
         for a, b in zip(found, right, strict=True)
-    ]  # fmt: skip
-    return [of[0], max(of[1:])]
+    )  # fmt: skip
 
 
-def main(world: World) -> None:
-    for variant, (precision, dtype) in product(
-        VARIANTS, {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}.items()
-    ):
+def exactness(world: World) -> Iterator[dict[str, Any]]:
+    """Each case in each precision: the errors of one process, and of groups of 2 and 4."""
+    for case in CASES:
         torch.manual_seed(0)
-        model = Locost(replace(CONFIG, **VARIANTS[variant])).to(dtype)
-        with torch.no_grad():
-            for parameter in model.decoder.parameters():
-                parameter.mul_(2)  # so that attention is far from even
-        for source in SOURCES if variant == "default" else ["odd"]:
-            inputs, narrow = batch(source), precision == "bf16"
-            right = gradients(model, inputs, ALONE, narrow)
-            for size, recompute in product((2, 4), (False, True)):
-                model.recompute_activations(recompute)
-                found = gradients(model, inputs, sequence_group(world.in_sequences(size)), narrow)
-                name = [variant, precision, source, size, recompute]
-                if world.is_main:
-                    print(json.dumps({"case": name, "errors": errors(found, right)}))
-            model.recompute_activations(False)
+        model = Locost(replace(CONFIG, **case.get("model", {})))
+        model.recompute_activations(case.get("recompute", False))
+        for layer in model.encoder.blocks:
+            layer.ssm.transform = "pairs" if case.get("pairs") else "rows"
+        inputs = batch(case["source"])
+        right = gradients(deepcopy(model).double(), inputs, ALONE)
+        for precision, dtype in PRECISIONS.items():
+            if precision == "bfloat16" and case["source"] != "odd":
+                continue
+            compute = partial(gradients, model.to(dtype), inputs, bf16=precision == "bfloat16")
+            yield {
+                "case": case,
+                "precision": precision,
+                "alone": error(compute(ALONE), right),
+                "shared": [
+                    error(compute(sequence_group(world.in_sequences(size))), right)
+                    for size in (2, 4)
+                ],
+            }
+            model.use_sequence(ALONE)
+
+
+def dropout(world: World) -> Iterator[dict[str, Any]]:
+    """Losses and a digest of the gradients with dropout, on every process, three times each: twice
+    from one seed and once from another; with and without recomputation."""
+    model = Locost(replace(CONFIG, dropout=0.3))
+    inputs, group = batch("odd"), sequence_group(world.in_sequences(2))
+    for recompute in (False, True):
+        model.recompute_activations(recompute)
+        runs = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(10 * seed + world.in_sequences(2).data_rank)
+            loss, *grads = gradients(model, inputs, group)
+            runs.append([loss.item(), sum(float(grad.double().abs().sum()) for grad in grads)])
+        yield {"recompute": recompute, "runs_by_rank": world.gather(runs)}
+
+
+def traffic(world: World) -> Iterator[dict[str, Any]]:
+    """Bytes sent by a rank in forward and backward, without and with recomputation."""
+    ids, mask, labels = batch("odd")
+    for size in (2, 4):
+        group = sequence_group(world.in_sequences(size))
+        for recompute in (False, True):
+            model = Locost(CONFIG)
+            model.recompute_activations(recompute)
+            before = group.bytes_sent
+            gradients(model, [ids, mask, labels], group)
+            yield {"size": size, "recompute": recompute, "bytes": group.bytes_sent - before}
+
+
+def deepspeed_exchange(world: World) -> Iterator[dict[str, Any]]:
+    """Whether DeepSpeed's own exchange gives the same bits, forward and backward."""
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
+    group = sequence_group(world.in_sequences(4))
+    x = torch.randn(3, 8, 5, requires_grad=True)
+    for ours, scatter, gather in ((swap, 1, 2), (unswap, 2, 1)):
+        own = ours(x, group)
+        parts = x[:, :, None] if scatter == 1 else x.unflatten(2, (4, -1))
+        theirs = _SeqAllToAll.apply(group.group, parts, scatter, gather, 0).flatten(2)
+        direction = torch.randn(own.shape)
+        grads = [torch.autograd.grad(y, x, direction)[0] for y in (own, theirs)]
+        yield {"same": torch.equal(own, theirs) and torch.equal(*grads)}
+        x = own.detach().requires_grad_()
+
+
+PARTS: dict[str, Callable[[World], Iterator[dict[str, Any]]]] = {
+    "exactness": exactness,
+    "dropout": dropout,
+    "traffic": traffic,
+    "deepspeed": deepspeed_exchange,
+}
+
+
+def main(output: Path) -> None:
+    world = distributed.start()
+    found = {name: list(part(world)) for name, part in PARTS.items()}
+    if world.is_main:
+        output.write_text(json.dumps(found))
+    distributed.stop()
 
 
 if __name__ == "__main__":
-    rank, size = int(sys.argv[1]), int(sys.argv[2])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=size)
-    main(World(rank, size, rank, torch.device("cpu")))
-    dist.barrier()
-    dist.destroy_process_group()
+    sys.exit(fork_ranks(PROCESSES, partial(main, Path(sys.argv[1]))))
