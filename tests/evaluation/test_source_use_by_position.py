@@ -18,6 +18,7 @@ from pipeline.evaluate import main
 from pipeline.evaluation import evaluator
 from pipeline.evaluation.evaluator import evaluate
 from pipeline.evaluation.examples import Examples
+from pipeline.evaluation.preparation import EvaluationOptions
 from pipeline.evaluation.source_use import (
     complete_losses,
     exchanged,
@@ -38,6 +39,15 @@ EOS = 1
 def measuring(options):
     """Options that measure, and generate nothing."""
     return replace(options, systems=("lead",), source_use_by_position=True)
+
+
+def command(options: EvaluationOptions) -> list[str]:
+    """The same on the command line."""
+    return [
+        f"--checkpoint={options.checkpoint}", f"--data={options.data}",
+        f"--output={options.output}", "--precision=fp32", "--systems=lead", "--batch_size=4",
+        "--lead_sentences=1", "--max_new_tokens=10", "--source_use_by_position",
+    ]  # fmt: skip
 
 
 def rewritten(dataset_folder: Path, folder: Path, samples: list[Sample]) -> Path:
@@ -237,11 +247,7 @@ def test_it_is_added_to_an_evaluation_and_resumed_to_the_same_files(
 
 def test_it_is_printed_and_drawn(measuring, capsys, monkeypatch):
     monkeypatch.setattr(distributed, "start", lambda: ALONE)
-    words = [
-        f"--checkpoint={measuring.checkpoint}", f"--data={measuring.data}",
-        f"--output={measuring.output}", "--precision=fp32", "--systems=lead", "--batch_size=4",
-        "--lead_sentences=1", "--max_new_tokens=10", "--source_use_by_position",
-    ]  # fmt: skip
+    words = command(measuring)
     main([*words, "--dry_run"])
     assert "to do: lead, source use by position" in capsys.readouterr().out
     main(words)
@@ -275,12 +281,41 @@ def test_two_processes_write_the_same_files_as_one(measuring, tmp_path):
     evaluate(alone, ALONE)
     words = [
         sys.executable, "-m", "deepspeed.launcher.runner", "-q", "--num_accelerators", "2",
-        str(CLI), f"--checkpoint={measuring.checkpoint}", f"--data={measuring.data}",
-        f"--output={measuring.output}", "--precision=fp32", "--systems=lead", "--batch_size=4",
-        "--lead_sentences=1", "--max_new_tokens=10", "--source_use_by_position",
+        str(CLI), *command(measuring),
     ]  # fmt: skip
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     expected, found = contents(alone.output), contents(measuring.output)
     assert found.pop("source_use.png")
     assert found == expected
+
+
+STOPPED_IN_THE_THIRD_BATCH = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+from pipeline import evaluate
+from pipeline.evaluation import source_use
+records, calls = source_use.batch_records, []
+def stopping(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGUSR2)
+    return records(*arguments)
+source_use.batch_records = stopping
+evaluate.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_stops_it_with_status_85_and_its_batches_are_kept(measuring, tmp_path):
+    words = [sys.executable, "-c", STOPPED_IN_THE_THIRD_BATCH, str(CLI.parents[1])]
+    done = subprocess.run(
+        [*words, *command(measuring)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 85 and "stopped: SIGUSR2 (rank 0)" in done.stderr
+    assert len(lines(measuring.output / "losses-model.part-0.jsonl")) == 8
+    assert not (measuring.output / "results.json").exists()
+    alone = replace(measuring, output=tmp_path / "alone")
+    for options in (measuring, alone):
+        assert evaluate(options, ALONE)[1]
+    assert contents(measuring.output) == contents(alone.output)

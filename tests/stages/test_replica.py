@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import evaluate
 from pipeline.config import parse
 from pipeline.stages.replica import (
     FINETUNE,
@@ -20,7 +21,7 @@ from pipeline.stages.replica import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = str(ROOT / "pipeline" / "train.py")
+TRAIN, EVALUATE = (str(ROOT / "pipeline" / f"{name}.py") for name in ("train", "evaluate"))
 
 
 def test_all_trainings_differ_only_in_system_and_seed(tmp_path):
@@ -46,6 +47,15 @@ def test_all_trainings_differ_only_in_system_and_seed(tmp_path):
     assert {PRETRAIN.name, FINETUNE.name} == {
         Path(command[command.index("--config") + 1]).name for command in trainings.values()
     }
+
+
+def test_every_system_is_measured_by_position_too(tmp_path):
+    stages = ReplicaStages(tmp_path, quick=False).stages()
+    evaluations = [stage.command() for stage in stages if stage.name.endswith("-evaluate")]
+    assert len(evaluations) == len(SYSTEMS) * len(SEEDS)
+    for command in evaluations:
+        options, _ = evaluate.parse(command[command.index(EVALUATE) + 1 :])
+        assert options.source_use_by_position and options.source_length == WHOLE
 
 
 def test_all_systems_are_of_one_size():
@@ -75,5 +85,6 @@ def test_the_quick_replica_writes_its_report(tmp_path):
     report = (tmp_path / "replica" / "report.md").read_text()
     for name in ("LOCOST", "LongT5", "LED"):
         assert f"| {name}" in report
+    assert "| part of the source | LOCOST | LongT5 | LED |" in report
     stages = json.loads((tmp_path / "replica" / "stages.json").read_text())
     assert len(stages) == 7 + 3 * len(SYSTEMS) + 1  # shards, one seed, measurements
