@@ -19,8 +19,7 @@ from pipeline.scoring import rouge
 from pipeline.scoring.bootstrap import Interval, intervals, ranged
 from pipeline.scoring.predictions import Predictions
 from pipeline.scoring.rouge import Scores
-from pipeline.scoring.source_use import Losses, Rise, rises
-from pipeline.scoring.source_use import over_seeds as mean_over_seeds
+from pipeline.scoring.source_use import Losses, Rise, mean_over_seeds, rises
 
 BUCKETS = (0, 1024, 2048, 4096)
 """Lower ends of the groups of documents by length, in source tokens."""

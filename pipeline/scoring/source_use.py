@@ -6,7 +6,7 @@ then with each tenth of it exchanged. A document that is left out has `left_out`
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -63,7 +63,7 @@ def rises(records: Sequence[Record]) -> list[Rise]:
     ]
 
 
-def _a_token(name: str) -> Any:
+def _a_token(name: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     return lambda means: means[name] / means["tokens"]
 
 
@@ -77,7 +77,7 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def over_seeds(seeds: Sequence[Sequence[Record]]) -> list[Record]:
+def mean_over_seeds(seeds: Sequence[Sequence[Record]]) -> list[Record]:
     """Each document's mean losses over seeds, whose evaluations are of the same documents.
 
     Raises ValueError where they are not.

@@ -28,7 +28,7 @@ from pipeline.evaluation.source_use import (
     tenth,
 )
 from pipeline.model import load_model
-from pipeline.scoring.source_use import Losses, over_seeds, rises, summarise
+from pipeline.scoring.source_use import Losses, mean_over_seeds, rises, summarise
 from pipeline.shards import Dataset, Sample, write_manifest, write_shard
 
 CLI = Path(__file__).resolve().parents[2] / "pipeline" / "evaluate.py"
@@ -270,9 +270,9 @@ def test_seeds_are_joined_document_by_document():
 
     short = {"index": 1, "left_out": "too_short"}
     seeds = [[record(0, 1, 2), short], [record(0, 3, 6), short]]
-    assert over_seeds(seeds) == [record(0, 2, 4)]
+    assert mean_over_seeds(seeds) == [record(0, 2, 4)]
     with pytest.raises(ValueError, match="the seeds' losses are of different documents"):
-        over_seeds([seeds[0], [short, record(1, 1, 2)]])
+        mean_over_seeds([seeds[0], [short, record(1, 1, 2)]])
 
 
 @pytest.mark.slow
