@@ -14,7 +14,8 @@ from .attention import Attention, attend
 from .attention_backends import PACKED, Backend, Bounds, equal_bounds, remove_padding
 from .layers import RoundedOnce, at_least_fp32, product_type, round_once
 from .memory import available_memory
-from .sequence import SequenceGroup
+from .sequence import ALONE, SequenceGroup
+from .sharded_attention import own_attention
 
 BLOCK_TOKENS = 65536
 """Encoder states per block of `mix_blocks`."""
@@ -87,18 +88,27 @@ class Packed:
 
 @dataclass(frozen=True)
 class Cached:
-    """One block's keys and values, computed once and shared by the beams of a document."""
+    """One block's keys and values, computed once and shared by the beams of a document.
+
+    Of a source that processes share, those of the own part.
+    """
 
     keys: Tensor
     """(B, A, L, K)."""
     values: Tensor
     mask: Tensor | None
     """(B, 1, 1, L)."""
+    group: SequenceGroup = ALONE
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """One position of each beam (B beams, 1, H) -> (B beams, 1, H)."""
         beams = x.view(len(self.keys), -1, x.shape[-1])
-        return attention(beams, self.keys, self.values, self.mask).view(x.shape)
+        if self.group.size == 1:
+            return attention(beams, self.keys, self.values, self.mask).view(x.shape)
+        queries = attention.queries(beams)
+        context, lse = own_attention(queries, self.keys, self.values, self.mask)
+        context = merge_parts(context, lse, self.group).to(queries.dtype)
+        return attention.output(context).view(x.shape)
 
 
 @dataclass(frozen=True)
@@ -108,27 +118,49 @@ class Absorbed:
     The score q . W_k x is (W_k^T q) . x, and the sum of p W_v x is W_v of the sum of p x: a block's
     projections move from L states to its few queries and contexts. 2 A H operations a state and
     query instead of 2 A K, on one copy of the states instead of two for each block.
+
+    Of a source that processes share, the states of the own part. W_v is linear, so that contexts
+    merge as those of `Cached` do: the processes of a group need not choose the same form.
     """
 
     states: Tensor
     """(B, L, H), in the type of matrix products."""
     mask: Tensor | None
     """(B, 1, 1, L)."""
+    group: SequenceGroup = ALONE
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """One position of each beam (B beams, 1, H) -> (B beams, 1, H)."""
         queries = attention.queries(x.view(len(self.states), -1, x.shape[-1]))
         wide = at_least_fp32(queries.dtype)
-        mix = mix_whole if x.device.type == "cpu" else mix_blocks
         with torch.autocast(x.device.type, enabled=False):
             key_weights, value_weights = (
                 part.weight.to(wide).unflatten(0, (attention.heads, -1))
                 for part in (attention.k, attention.v)
             )
             folded = torch.einsum("batk,akh->bath", queries.to(wide), key_weights)
-            mixed = mix(folded.flatten(1, 2), self.states, self.mask).view(folded.shape)
-            context = torch.einsum("bath,akh->batk", mixed, value_weights)
+            mixed, lse = self._mix(folded.flatten(1, 2))
+            context = torch.einsum("bath,akh->batk", mixed.view(folded.shape), value_weights)
+            if self.group.size > 1:
+                context = merge_parts(context, lse.view(*context.shape[:-1], 1), self.group)
         return attention.output(context.to(queries.dtype)).view(x.shape)
+
+    def _mix(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """`mix_blocks`; on a CPU, where nothing is merged, faster."""
+        if self.group.size > 1 or queries.device.type != "cpu":
+            return mix_blocks(queries, self.states, self.mask)
+        return mix_whole(queries, self.states, self.mask), queries.new_empty(0)
+
+
+def merge_parts(context: Tensor, lse: Tensor, group: SequenceGroup) -> Tensor:
+    """Attention (..., K) to the whole source from that to the own part and the log-sum-exp (..., 1)
+    of its scores; a collective.
+
+    One exchange, for a few queries: every process adds up all parts, in their order, so that the
+    result is the same on all.
+    """
+    parts = group.stack(torch.cat([context, lse], dim=-1))
+    return (parts[..., :-1] * parts[..., -1:].softmax(0)).sum(0)
 
 
 def mix_whole(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
@@ -143,8 +175,9 @@ def mix_whole(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
     return mixed.flatten(1, 2).to(queries.dtype)
 
 
-def mix_blocks(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
-    """`mix_whole` by matrix products, which occupy a GPU where one head of 768 channels does not.
+def mix_blocks(queries: Tensor, states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`mix_whole` by matrix products, which occupy a GPU where one head of 768 channels does not,
+    and the log-sum-exp (B, M, 1) of the scores; zeros and -inf where no state is real.
 
     An online softmax over blocks of X: sums are relative to the largest score so far, and
     rescaled when a larger one comes (Milakov and Gimelshein 2018, algorithm 3). Queries are
@@ -162,13 +195,13 @@ def mix_blocks(queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
         weights, rescale = scores.sub_(largest).exp_(), (before - largest).exp_()
         total = total * rescale + weights.sum(-1, keepdim=True)
         mixed = mixed * rescale + product(weights, block)
-    return mixed / total
+    return mixed / total.clamp(min=torch.finfo(total.dtype).tiny), largest + total.log()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b in a's type; if b's is narrower, a is rounded to it, but not the result."""
-    if a.dtype == b.dtype:
-        return a @ b
+    """a b in a's type; on a GPU, if b's is narrower, a is rounded to it, but not the result."""
+    if a.dtype == b.dtype or a.device.type == "cpu":
+        return a @ b.to(a.dtype)
     return torch.bmm(a.to(b.dtype), b, out_dtype=a.dtype)
 
 
@@ -185,10 +218,12 @@ def step_source(
     states: Tensor,
     mask: Tensor | None,
     memory_budget: int | None = None,
+    group: SequenceGroup = ALONE,
 ) -> Sequence[Cached] | Sequence[Absorbed]:
     """The source of decoding step by step, one for each block's cross-attention.
 
-    Encoder states (B, L, H), their mask (B, L) or None. Keys and values are cached where they take
+    Encoder states (B, L, H), their mask (B, L) or None; those of the own part where a group shares
+    the source. Keys and values are cached where they take
     at most `memory_budget` bytes (None: half of the available memory).
     """
     if memory_budget is None:
@@ -196,9 +231,10 @@ def step_source(
     if mask is not None and mask.all():
         mask = None
     if cache_bytes(attentions, states) > memory_budget:
-        shared = Absorbed(states.to(product_type(states)), spread(mask))
+        shared = Absorbed(states.to(product_type(states)), spread(mask), group)
         return [shared] * len(attentions)
-    return [Cached(*attention.keys_values(states), spread(mask)) for attention in attentions]
+    mask = spread(mask)
+    return [Cached(*attention.keys_values(states), mask, group) for attention in attentions]
 
 
 def cache_bytes(attentions: Sequence[Attention], states: Tensor) -> int:

@@ -102,7 +102,8 @@ class Decoder(nn.Module):
     ) -> "DecoderState":
         """The state before the first of at most `max_length` target positions of each beam.
 
-        Encoder states (B, L, H), their mask (B, L) or None. `memory_budget`: bytes that the
+        Encoder states (B, L, H), their mask (B, L) or None, of the own part where processes share
+        the source. `memory_budget`: bytes that the
         cross-attention's keys and values may take, beyond which the encoder states themselves are
         attended; None: half of the available memory. The states are freed if the caller holds no
         reference and they are not needed.
@@ -115,7 +116,8 @@ class Decoder(nn.Module):
         held = states.new_empty((*shape, self.config.head_dim), dtype=dtype)
         past = [Past(of_block, bias, rotation) for of_block in held]
         attentions = [block.cross_attention for block in self.blocks]
-        return DecoderState(step_source(attentions, states, mask, memory_budget), past, held)
+        source = step_source(attentions, states, mask, memory_budget, self.sequence)
+        return DecoderState(source, past, held)
 
     def step(self, embedded: Tensor, state: "DecoderState") -> Tensor:
         """The next target position (R, 1, H) -> (R, 1, H); advances the state by one."""

@@ -15,6 +15,7 @@ from .decoder import DecoderState
 from .decoding_steps import Generator, Steps
 from .layers import at_least_fp32
 from .sampling import Nucleus, document_draws
+from .sequence import own_part
 from .static_decoding import choose_steps
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
@@ -109,17 +110,22 @@ def generate(
     strategy: DecodingStrategy,
     started: Callable[[DecoderState], None] | None = None,
 ) -> Tensor:
-    """Source ids (B, L), their mask (B, L) or None -> ids (B, 1 + T), see `Locost.generate`."""
+    """Source ids (B, L), their mask (B, L) or None -> ids (B, 1 + T), see `Locost.generate`.
+
+    A collective of the processes that share the source: all give the whole ids, and all get the
+    same.
+    """
     if strategy.no_repeat_ngram_size and strategy.min_new_tokens >= model.config.vocab_size:
         raise ValueError(
             f"min_new_tokens={strategy.min_new_tokens}: without repeats the vocabulary of "
             f"{model.config.vocab_size} may not suffice; give less, or no_repeat_ngram_size=0"
         )
+    part, part_mask = own_part(input_ids, mask, model.decoder.sequence)
     # The encoder states get no name here: where the decoder keeps only their keys and values, they
     # are freed before the first step.
     state = model.decoder.start(
-        model.encode(input_ids, mask),
-        mask,
+        model.encode(part, part_mask),
+        part_mask,
         strategy.max_new_tokens,
         beams=strategy.num_beams,
         memory_budget=strategy.memory_budget,
@@ -155,12 +161,21 @@ def token_by_token(
     for step in range(strategy.max_new_tokens):
         logits = restrict(steps.logits(ids[:, -1:]), ids[:, 1:], strategy, eos_id)
         chosen = logits.argmax(-1) if sampling is None else sampling(logits, step)
-        chosen = chosen.masked_fill(ended, pad_id)
+        chosen = agreed(model, chosen).masked_fill(ended, pad_id)
         ids = torch.cat([ids, chosen[:, None]], dim=1)
         ended |= chosen == eos_id
         if (step + 1) % steps.patience == 0 and ended.all():
             break
     return through_last_end(ids, eos_id)
+
+
+def agreed(model: Generator, choice: Tensor) -> Tensor:
+    """The choice of the first of the processes that share the sources, on all of them.
+
+    Where hardware differs, the others may have rounded the logits otherwise.
+    """
+    group = model.decoder.sequence
+    return choice if group.size == 1 else group.stack(choice)[0]
 
 
 def through_last_end(ids: Tensor, eos_id: int) -> Tensor:
@@ -191,6 +206,7 @@ def beam_search(model: Generator, steps: Steps, ids: Tensor, strategy: DecodingS
         logs = restrict(logs, ids[:, 1:], strategy, eos_id)
         totals = running[..., None] + logs.unflatten(0, (-1, beams))
         totals, index = largest(totals.flatten(1), 2 * beams)
+        totals, index = agreed(model, totals), agreed(model, index)
         rows, tokens = first_row + index // logs.shape[-1], index % logs.shape[-1]
         ended = (tokens == eos_id) | (length == longest)
         candidates = torch.cat([ids[rows], tokens[..., None]], dim=-1)  # (B, 2 K, 1 + length)

@@ -72,8 +72,11 @@ def choose_steps(model: Generator, state: DecoderState, start: Tensor, longest: 
     """The steps of at most `longest` positions from the state; start tokens (R, 1).
 
     A graph that cannot be captured, or differs from plain steps, is reported in a line on stderr
-    and not used. Raises as `Steps.logits` does.
+    and not used; nor is one, or fixed steps, where processes share the source and communicate in
+    each step. Raises as `Steps.logits` does.
     """
+    if model.decoder.sequence.size > 1:
+        return PlainSteps(model, state)
     graph = mode == "graph" or (mode == "auto" and start.is_cuda and longest >= SHORTEST)
     if mode != "fixed" and (not graph or model in _unfit):
         return PlainSteps(model, state)
