@@ -1,7 +1,7 @@
 """Score a checkpoint: `python pipeline/evaluate.py --checkpoint DIR --data DIR --output DIR`.
 
 Under `deepspeed pipeline/evaluate.py ...` (installed: `deepspeed --module pipeline.evaluate ...`)
-the processes share the work.
+the processes share the work; with `--sequence_parallel_size P` each P of them share each document.
 """
 
 if not __package__:
@@ -30,7 +30,11 @@ from pipeline.evaluation.preparation import EvaluationOptions, prepare
 from pipeline.evaluation.results import SUBMISSION
 from pipeline.evaluation.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipeline.inference.decode import PRECISIONS
-from pipeline.inference.options import add_strategy_options, take_strategy
+from pipeline.inference.options import (
+    add_sharing_option,
+    add_strategy_options,
+    take_strategy,
+)
 from pipeline.reporting.evaluation_reader import letters_line, verdicts
 from pipeline.reporting.source_use import (
     FIGURE,
@@ -124,6 +128,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[EvaluationOptions, str]:
         action="store_true",
         help="check the options, for which no file need exist, then exit",
     )
+    add_sharing_option(parser)
     add_strategy_options(parser)
     values = vars(parser.parse_args(arguments))
     del values["local_rank"]

@@ -3,6 +3,8 @@
 Plain text, HTML and EPUB, read whole, however long, unless --source_length says otherwise.
 Summaries go to standard output, or to files in --output_dir; encoding, progress, time and memory to
 standard error. Exit status 2: at least one text could not be summarised; all others were.
+Under `deepspeed --num_gpus P pipeline/summarize.py ... --sequence_parallel_size P` the P processes
+share each text.
 """
 
 if not __package__:
@@ -29,14 +31,23 @@ from pipeline.common.command_line import (
     source_length,
 )
 from pipeline.common.files import check_folder, replace_json, replace_text
+from pipeline.distributed import world as distributed
 from pipeline.distributed.device import device_name
+from pipeline.distributed.launcher_environment import place_from_environment
+from pipeline.distributed.sequence_parallel import in_sequences, sequence_group
+from pipeline.distributed.world import World
 from pipeline.inference.decode import PRECISIONS, load
-from pipeline.inference.options import add_strategy_options, take_strategy
+from pipeline.inference.options import (
+    add_sharing_option,
+    add_strategy_options,
+    take_strategy,
+)
 from pipeline.inference.summarizer import Record, Summarizer
 from pipeline.inference.texts import STANDARD_INPUT, SUFFIXES, text_files
 from pipeline.model import Locost
 from pipeline.tokenizer import Tokenizer
 
+PROGRAM = "pipeline/summarize.py"
 SKIPPED_SHOWN = 5
 """Skipped files of a folder that are named."""
 
@@ -62,9 +73,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max_memory",
         type=gibibytes,
-        help="peak memory in GiB, program and model included; on a GPU, of its memory (default: "
-        "all that is available, half of it for the cross-attention cache)",
+        help="peak memory of a process in GiB, program and model included; on a GPU, of its memory "
+        "(default: all that is available, half of it for the cross-attention cache)",
     )
+    add_sharing_option(parser)
+    parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument(
         "--encoding",
         type=text_encoding,
@@ -114,53 +127,66 @@ def text_encoding(name: str) -> str:
     return name
 
 
-def run(options: argparse.Namespace) -> bool:
+def run(options: argparse.Namespace, world: World) -> bool:
     """Print the summary of each text, after its name if there are several; False if any failed.
 
     A text that cannot be summarised is reported in one line and skipped. Raises ValueError or
-    OSError for settings with which no text can be summarised.
+    OSError for settings with which no text can be summarised. A collective, of which the first
+    process prints and writes.
     """
     strategy = take_strategy(vars(options))
+    quiet = options.quiet or not world.is_main
     if options.json is not None:
-        check_file(options.json)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, tokenizer = load(options.checkpoint, device)
+        world.from_main(lambda: check_file(options.json), ValueError, OSError)
+    group = sequence_group(world)
+    model, tokenizer = world.on_all(
+        lambda: load(options.checkpoint, world.device, group), ValueError, OSError
+    )
     if not isinstance(model, Locost) or not isinstance(tokenizer, Tokenizer):
         raise ValueError(
             f"{options.checkpoint} is a baseline; summarize.py plans the memory of LOCOST alone, "
             "evaluate.py generates with both"
         )
     summarizer = Summarizer(
-        model, tokenizer, device, strategy, options.precision, options.source_length,
+        model, tokenizer, world, strategy, options.precision, options.source_length,
         options.max_memory, options.encoding, options.strip_gutenberg,
     )  # fmt: skip
-    texts = find_texts(options.files, options.quiet)
-    places = summary_files(options.output_dir, texts) if options.output_dir else {}
-    for name in earlier_summaries(options.files, texts, places):
-        del texts[name]
+    texts, places = world.from_main(lambda: plan_texts(options), ValueError, OSError)
     records: list[Record] = []
     for name in texts:
         try:
-            with redirect_stderr(io.StringIO() if options.quiet else sys.stderr):
+            with redirect_stderr(io.StringIO() if quiet else sys.stderr):
                 record = summarizer.summarize(name)
+            if not world.is_main:
+                continue
             if place := places.get(name):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 replace_text(place, record["summary"] + "\n")
         except (ValueError, OSError) as error:
             record = {"file": name, "error": described(error)}
-            print(f"error: {record['error']}", file=sys.stderr, flush=True)
+            if world.is_main:
+                print(f"error: {record['error']}", file=sys.stderr, flush=True)
         else:
             if not places:
                 title = f"{shown(name)}\n" if len(texts) > 1 else ""
                 print(f"{title}{record['summary']}\n" + "\n" * bool(title), end="", flush=True)
         records.append(record)
-        if options.json is not None:  # finished summaries survive a later failure
+        if options.json is not None and world.is_main:  # finished summaries survive a later failure
             settings = {
-                "checkpoint": str(options.checkpoint), "device": device_name(device),
+                "checkpoint": str(options.checkpoint), "device": device_name(world.device),
                 "precision": options.precision, "strategy": asdict(strategy),
             }  # fmt: skip
             replace_json(options.json, {**settings, "texts": records})
     return all("summary" in record for record in records)
+
+
+def plan_texts(options: argparse.Namespace) -> tuple[list[str], dict[str, Path]]:
+    """The names of the texts, and of each the file of its summary where there are such files."""
+    texts = find_texts(options.files, options.quiet)
+    places = summary_files(options.output_dir, texts) if options.output_dir else {}
+    for name in earlier_summaries(options.files, texts, places):
+        del texts[name]
+    return list(texts), places
 
 
 def find_texts(given: Sequence[str], quiet: bool) -> dict[str, Path]:
@@ -241,10 +267,30 @@ def _has_results(path: Path) -> bool:
     return isinstance(value, dict) and "texts" in value
 
 
-@exit_on_user_error()
+def start(size: int) -> World:
+    """This process alone, or with `size` above 1 the processes that share the texts.
+
+    Raises ValueError unless their launcher started as many.
+    """
+    if size == 1:
+        return World(0, 1, 0, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    rank, processes, local_rank = place_from_environment(os.environ)
+    in_sequences(
+        World(rank, processes, local_rank, torch.device("cpu")), size, PROGRAM, several=False
+    )
+    return distributed.start().in_sequences(size)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2, after one line each, for texts or a checkpoint that cannot be read."""
-    return 0 if run(parse(arguments)) else 2
+    with exit_on_user_error():
+        options = parse(arguments)
+        size = options.sequence_parallel_size
+        speaks = size == 1 or place_from_environment(os.environ)[0] == 0
+    with exit_on_user_error(speaks=speaks):
+        done = run(options, start(size))
+        distributed.stop()  # not where one fails: the others might wait elsewhere
+    return 0 if done else 2
 
 
 if __name__ == "__main__":

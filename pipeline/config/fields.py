@@ -228,12 +228,6 @@ class RunConfig:
                 f"model.baseline_settings is {self.baseline_settings} without a baseline; give "
                 "--model.baseline NAME, or remove it"
             )
-        if self.train.sequence_parallel_size > 1 and self.train.validation_rouge:
-            raise ValueError(
-                f"train.sequence_parallel_size is {self.train.sequence_parallel_size} with "
-                "train.validation_rouge true, which generates in single processes; set "
-                "--train.validation_rouge false and evaluate the checkpoints"
-            )
         if self.train.early_stopping and not self.data.validation:
             raise ValueError(
                 f"train.early_stopping is {self.train.early_stopping} without validation data; "

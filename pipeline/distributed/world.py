@@ -96,6 +96,24 @@ class World:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def from_main(self, action: Callable[[], T], *errors: type[Exception]) -> T:
+        """What `action` returns on rank 0, on every process; a collective.
+
+        Where it raises one of `errors` there, ValueError with one line on all of them.
+        """
+        if self.size == 1:
+            return action()
+        result, problem = None, None
+        if self.is_main:
+            try:
+                result = action()
+            except errors as error:
+                problem = described(error)
+        result, problem = self.broadcast((result, problem))
+        if problem is not None:
+            raise ValueError(problem)
+        return cast(T, result)
+
     def gather(self, value: Any) -> list[Any]:
         """Every process's value, in rank order, on every process."""
         if self.size == 1:

@@ -11,6 +11,7 @@ import torch
 from pipeline.baselines.model import Baseline
 from pipeline.common.files import hold_lock, replace_json
 from pipeline.common.progress import Progress
+from pipeline.distributed.sequence_parallel import ends_together, in_sequences, sequence_group
 from pipeline.distributed.world import World
 from pipeline.evaluation.examples import Example, Examples
 from pipeline.evaluation.preparation import (
@@ -44,9 +45,11 @@ from pipeline.shards import unknown_share
 def evaluate(options: EvaluationOptions, world: World) -> tuple[dict[str, Any], bool]:
     """Predict and score what the output folder lacks; (results, whether anything was missing).
 
-    A collective: every process takes its share of the batches, rank 0 joins and aggregates. Raises
-    ValueError, on all processes, as `prepare` does, or where another evaluation uses the folder.
+    A collective: every process, or group of those that share documents, takes its share of the
+    batches, rank 0 joins and aggregates. Raises ValueError, on all processes, as `prepare` does,
+    where another evaluation uses the folder, or for groups that the processes do not fill.
     """
+    world = in_sequences(world, options.sequence_parallel_size, "pipeline/evaluate.py")
     prepared = world.on_all(lambda: prepare(options), ValueError, OSError)
     if world.is_main and prepared.without_references:
         print(f"documents: {prepared.without_references}")
@@ -81,11 +84,13 @@ def _measure(
     options: EvaluationOptions, prepared: PreparedEvaluation, exchange: Exchange, world: World
 ) -> None:
     """Complete the losses from which source use by position is computed."""
-    model, _ = load(options.checkpoint, world.device)
+    group = sequence_group(world)
+    model, _ = load(options.checkpoint, world.device, group)
     if isinstance(model, Baseline):
         model.check_length(exchange.longest)
     losses = model_losses(model, options.precision, world.device)
-    complete_losses(prepared.losses, prepared.examples, exchange, losses, world)
+    with ends_together(group):
+        complete_losses(prepared.losses, prepared.examples, exchange, losses, world)
 
 
 def _lock(output: Path) -> IO[str]:
@@ -110,12 +115,13 @@ def _predict_missing(
         batches = length_batches(lengths, options.batch_size)
     with RougePool(workers_here(world), options.stemmer) as pool:
         for name in prepared.missing:
-            system = _system(name, options, prepared, world.device)
-            _complete(prepared.stores[name], examples, batches, system, world, pool)
+            system = _system(name, options, prepared, world)
+            with ends_together(sequence_group(world)):
+                _complete(prepared.stores[name], examples, batches, system, world, pool)
 
 
 def _system(
-    name: str, options: EvaluationOptions, prepared: PreparedEvaluation, device: torch.device
+    name: str, options: EvaluationOptions, prepared: PreparedEvaluation, world: World
 ) -> System:
     examples = prepared.examples
     if name == "lead":
@@ -127,7 +133,7 @@ def _system(
         return permuted_system(
             [Summary(record["prediction"], not record.get("cut")) for record in records]
         )
-    return model_system(options.checkpoint, examples, options.strategy, options.precision, device)
+    return model_system(options.checkpoint, examples, options.strategy, options.precision, world)
 
 
 def _complete(
@@ -138,32 +144,37 @@ def _complete(
     world: World,
     pool: RougePool,
 ) -> None:
-    """Predict and score what the store lacks, this process its share of the batches; join them."""
+    """Predict and score what the store lacks, each group of processes its share of the batches;
+    join them."""
     before = store.read()
     done = {record["index"] for record in before}
-    unscored = list(filter(lacks_scores, before))[world.rank :: world.size]
+    writes, part = world.sequence_rank == 0, world.data_rank  # the first of each group writes
+    unscored = list(filter(lacks_scores, before))[part :: world.data_size]
     world.barrier()  # every process has read before one writes
-    store.repair(world.rank)
-    share = [batch for batch in batches if not done.issuperset(batch)][world.rank :: world.size]
+    if writes:
+        store.repair(part)
+    share = [batch for batch in batches if not done.issuperset(batch)][part :: world.data_size]
     bar = None
     if world.is_main:
         bar = Progress(f"Summaries ({store.system})", sum(map(len, share)), "documents")
     began, waited = time.perf_counter(), pool.waited
-    pool.add(unscored)
+    pool.add(unscored if writes else [])
     for batch in share:
         # The whole batch even where part of it is done: the padding, hence the rounding, stays.
         summaries = system(batch)
+        if not writes:
+            continue
         records = [
             _record(index, examples[index], summary)
             for index, summary in zip(batch, summaries, strict=True)
             if index not in done
         ]
-        store.append(records, world.rank)
+        store.append(records, part)
         pool.add(records)
-        store.append_scores(pool.take(), world.rank)
+        store.append_scores(pool.take(), part)
         if bar:
             bar.update(len(batch))
-    store.append_scores(pool.take(leave=0), world.rank)
+    store.append_scores(pool.take(leave=0), part)
     seconds, waited = time.perf_counter() - began, pool.waited - waited
     world.barrier()
     if bar:

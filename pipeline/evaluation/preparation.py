@@ -11,7 +11,7 @@ from pipeline.common.settings import differences
 from pipeline.evaluation.examples import Examples
 from pipeline.evaluation.results import find_results
 from pipeline.evaluation.systems import DEFAULT_SYSTEMS, PERMUTED_SEED, SYSTEMS, derangement
-from pipeline.inference.decode import open_checkpoint
+from pipeline.inference.decode import check_sharing, open_checkpoint
 from pipeline.model.generation import DecodingStrategy
 from pipeline.scoring import rouge
 from pipeline.scoring.predictions import Predictions
@@ -41,6 +41,8 @@ class EvaluationOptions:
     """Summarise documents without a reference too, and write all summaries by id."""
     source_use_by_position: bool = False
     """Measure the rise of the loss with each tenth of the source exchanged."""
+    sequence_parallel_size: int = 1
+    """Processes that share each document."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def prepare(options: EvaluationOptions) -> PreparedEvaluation:
         raise ValueError("--scrolls_submission is for the model alone; give --systems model")
     dataset = Dataset(options.data)
     folder, tokenizer = open_checkpoint(options.checkpoint)
+    check_sharing(folder, options.sequence_parallel_size)
     _check_tokenizer(tokenizer, dataset)
     check_folder(options.output)
     examples = Examples(

@@ -31,7 +31,7 @@ class RougePool:
         self.workers, self.waited = workers, 0.0
         self._processes = [_start(use_stemmer) for _ in range(workers)]
         self._idle = list(self._processes)
-        self._threads = ThreadPoolExecutor(workers)  # one per process
+        self._threads = ThreadPoolExecutor(max(1, workers))  # one per process
         self._futures: list[Future[Record]] = []
 
     def __enter__(self) -> "RougePool":
@@ -80,11 +80,11 @@ class RougePool:
 def workers_here(world: World) -> int:
     """The number of workers for this process: its share of the cores minus one, within limits.
 
-    A collective.
+    None where another process of its group has the summaries scored. A collective.
     """
     here = [host_name(), sorted(os.sched_getaffinity(0))]
-    cores = len(here[1]) // world.gather(here).count(here)
-    return max(1, min(MOST_WORKERS, cores - 1))
+    cores = len(here[1]) // world.gather(here).count(here) * world.sequence_size
+    return 0 if world.sequence_rank else max(1, min(MOST_WORKERS, cores - world.sequence_size))
 
 
 def _start(use_stemmer: bool) -> subprocess.Popen[str]:

@@ -134,20 +134,24 @@ def model_losses(model: Model, precision: str, device: torch.device) -> Document
 def complete_losses(
     store: Losses, examples: Examples, exchange: Exchange, losses: DocumentLosses, world: World
 ) -> None:
-    """Measure what the store lacks, this process its share of the batches; join them."""
+    """Measure what the store lacks, each group of processes its share of the batches; join them."""
     done = {record["index"] for record in store.read()}
     world.barrier()  # every process has read before one writes
-    store.repair(world.rank)
+    writes = world.sequence_rank == 0  # for its group
+    if writes:
+        store.repair(world.data_rank)
     missing = [batch for batch in exchange.batches if not done.issuperset(batch)]
-    share = missing[world.rank :: world.size]
+    share = missing[world.data_rank :: world.data_size]
     bar = None
     if world.is_main:
         left_out = ({"index": i, "left_out": why} for i, why in exchange.left_out.items())
-        store.append([record for record in left_out if record["index"] not in done], world.rank)
+        store.append([record for record in left_out if record["index"] not in done], 0)
         bar = Progress("Source use by position", sum(map(len, share)), "documents")
     for batch in share:
         records = batch_records(batch, examples, exchange, losses)
-        store.append([record for record in records if record["index"] not in done], world.rank)
+        if writes:
+            missed = [record for record in records if record["index"] not in done]
+            store.append(missed, world.data_rank)
         if bar:
             bar.update(len(batch))
     world.barrier()

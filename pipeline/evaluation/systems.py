@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pipeline.common.sentences import split_sentences
+from pipeline.distributed.sequence_parallel import sequence_group
+from pipeline.distributed.world import World
 from pipeline.evaluation.examples import Examples
 from pipeline.inference.decode import Summary, generate_batch, load
 from pipeline.model.generation import DecodingStrategy
@@ -24,14 +25,14 @@ def model_system(
     examples: Examples,
     strategy: DecodingStrategy,
     precision: str,
-    device: torch.device,
+    world: World,
 ) -> System:
-    """The summaries that the checkpoint generates."""
-    model, tokenizer = load(checkpoint, device)
+    """The summaries that the checkpoint generates; a collective of each group of processes."""
+    model, tokenizer = load(checkpoint, world.device, sequence_group(world))
 
     def summarize(batch: list[int]) -> list[Summary]:
         sources = [examples[index].source for index in batch]
-        return generate_batch(model, tokenizer, sources, strategy, precision, device)
+        return generate_batch(model, tokenizer, sources, strategy, precision, world.device)
 
     return summarize
 

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from pipeline.baselines.registry import Model, check_model, load_model, weights_file
-from pipeline.model import LocostConfig
+from pipeline.distributed.sequence_parallel import OPTION
+from pipeline.model import Locost, LocostConfig
 from pipeline.model.decoder import DecoderState
 from pipeline.model.generation import DecodingStrategy
+from pipeline.model.sequence import ALONE, SequenceGroup, check_sequence
 from pipeline.tokenizer import AnyTokenizer, HuggingFaceTokenizer, Tokenizer, open_tokenizer
 
 PRECISIONS = ("bf16", "fp32")
@@ -71,10 +73,29 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, AnyTokenizer]:
     return folder, tokenizer
 
 
-def load(checkpoint: Path, device: torch.device) -> tuple[Model, AnyTokenizer]:
-    """The model, in evaluation mode on the device, and its tokenizer."""
+def check_sharing(folder: Path, size: int) -> None:
+    """Raise ValueError for a model folder whose sources `size` processes cannot share."""
+    if size == 1:
+        return
+    config = check_model(folder)
+    if not isinstance(config, LocostConfig):
+        raise ValueError(f"{OPTION} {size} is for LOCOST, and {folder} is a baseline; leave it out")
+    check_sequence(config, size, OPTION)
+
+
+def load(
+    checkpoint: Path, device: torch.device, group: SequenceGroup = ALONE
+) -> tuple[Model, AnyTokenizer]:
+    """The model, in evaluation mode on the device, and its tokenizer; `group` shares its sources.
+
+    Raises ValueError where it cannot.
+    """
     folder, tokenizer = open_checkpoint(checkpoint)
-    return load_model(folder).to(device).eval(), tokenizer
+    check_sharing(folder, group.size)
+    model = load_model(folder).to(device).eval()
+    if isinstance(model, Locost):
+        model.use_sequence(group)
+    return model, tokenizer
 
 
 def encode_source(tokenizer: AnyTokenizer, text: str, length: int = 0) -> np.ndarray:
@@ -130,13 +151,17 @@ def generate_summaries(
     batch_size: int,
     precision: str,
     device: torch.device,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> list[str]:
     """Summaries of the sources, in their order; each source is (L,) ids ending with EOS.
 
-    No collective: each rank may pass its own share.
+    No collective: each rank may pass its own share, or each group of a model whose sources are
+    shared. `stopped` is asked before each batch whether to leave the rest empty.
     """
     summaries = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], batch_size):
+        if stopped():
+            break
         made = generate_batch(
             model, tokenizer, [sources[i] for i in batch], strategy, precision, device
         )

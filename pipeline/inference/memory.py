@@ -56,6 +56,13 @@ class DocumentMemory:
     on_gpu: bool
     kept: int = 0
     """Bytes of convolution kernels kept from earlier documents."""
+    processes: int = 1
+    """Those that share the source: the memory is that of each."""
+
+    @property
+    def part(self) -> int:
+        """Positions that a process has."""
+        return -(-self.tokens // self.processes)
 
     def choose_plan(self, held: int, limit: int, cache: int) -> ReadingPlan:
         """The fastest plan with which a process that holds `held` bytes stays within `limit` bytes.
@@ -105,7 +112,8 @@ class DocumentMemory:
         common = OVERHEAD
         if self.product_bytes < FP32:  # autocast keeps the weights in bf16
             common += self.product_bytes * ParameterCounts.of(self.config).products
-        kernels_kept = max(self.kept, kept_bytes(self.config, self.tokens))
+        kernels = kept_bytes(self.config, self.part * self.processes) // self.processes
+        kernels_kept = max(self.kept, kernels)
         for cached in (True, False):
             for block in TOKEN_BLOCKS:
                 peak = max(self._encoding(block), self._decoding(cached)) + common
@@ -114,14 +122,15 @@ class DocumentMemory:
 
     def _encoding(self, block: int) -> int:
         """The embedded source, kept throughout; the residual stream with the convolution's input,
-        overwritten by its output, and either its work or the stream's next state and the work on
-        one block."""
+        overwritten by its output, and either its work (or what is sent and received before and
+        after it) or the stream's next state and the work on one block."""
         config, w = self.config, self.product_bytes
-        stream = self.tokens * config.d_model
+        stream = self.part * config.d_model
         parts = 2 if config.ssm_projections == "complex" else 1
-        convolving = stream * (2 * FP32 + parts * w) + self._convolution()
+        exchange = 2 * parts * w * stream if self.processes > 1 else 0
+        convolving = stream * (2 * FP32 + parts * w) + max(self._convolution(), exchange)
         # the feed-forward's two projections, gate and product, and three norms
-        work = min(block, self.tokens) * (4 * w * config.d_ff + 4 * FP32 * config.d_model)
+        work = min(block, self.part) * (4 * w * config.d_ff + 4 * FP32 * config.d_model)
         mixing = stream * (3 * FP32 + parts * w) + work
         return max(convolving, mixing)
 
@@ -136,20 +145,23 @@ class DocumentMemory:
         pairs = 2 * config.state_dim
         limit = BLOCK_ELEMENTS["cuda" if self.on_gpu else "cpu"]
         width = max(rows * size, pairs * (inner + 2 * outer))
-        channels = min(config.d_model, max(1, limit // width))
+        channels = min(config.d_model // self.processes, max(1, limit // width))
         factors = sets * pairs * (inner + 2 * outer) + 2 * inner * outer
         return FP32 * channels * max(factors, (2 * rows + 4) * size)
 
     def _decoding(self, cached: bool) -> int:
-        """At its start: encoder states, in bf16 with a copy; keys and values where cached."""
-        states = self.tokens * self.config.d_model
-        kept = FP32 * states + self.product_bytes * states * (self.product_bytes < FP32)
-        return kept + (self._source(True) if cached else 0) + self._past()
+        """At its start: encoder states, in bf16 with a copy; keys and values where cached. Of a
+        shared source, each block's are widened in turn."""
+        states, narrow = self.part * self.config.d_model, self.product_bytes < FP32
+        kept = FP32 * states + self.product_bytes * states * narrow
+        wide = self._source(True) * FP32 // (self.product_bytes * self.config.decoder_layers)
+        widened = wide if cached and narrow and self.processes > 1 else 0
+        return kept + (self._source(True) if cached else 0) + self._past() + widened
 
     def _source(self, cached: bool) -> int:
         config = self.config
         inner = 2 * config.decoder_layers * config.num_heads * config.head_dim
-        return self.tokens * self.product_bytes * (inner if cached else config.d_model)
+        return self.part * self.product_bytes * (inner if cached else config.d_model)
 
     def _past(self) -> int:
         """Keys and values of self-attention, of beams with the copy in which they change places,

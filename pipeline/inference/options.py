@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from pipeline.common.command_line import gibibytes
+from pipeline.common.command_line import count_from, gibibytes
+from pipeline.distributed.sequence_parallel import OPTION
 from pipeline.model.generation import DecodingStrategy, EarlyStopping
 
 
@@ -32,6 +33,17 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
     add("seed", int, "seed of sampling")
     add("no_repeat_ngram_size", int, "no sequence of N tokens is repeated; 0: no limit")
     add("memory_budget", gibibytes, "maximum GiB of cross-attention's cache (default: as fits)")
+
+
+def add_sharing_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--sequence_parallel_size`."""
+    parser.add_argument(
+        OPTION,
+        type=count_from(1),
+        default=1,
+        help="processes that share each document, which their launcher has to start; LOCOST only "
+        "(default 1)",
+    )
 
 
 def early_stopping(text: str) -> EarlyStopping:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.common.progress import Progress
 from pipeline.common.units import GIB
@@ -17,6 +16,8 @@ from pipeline.distributed.device import (
     return_free_memory,
     synchronise,
 )
+from pipeline.distributed.sequence_parallel import ends_together
+from pipeline.distributed.world import World
 from pipeline.inference.decode import Summary, encode_source, generate_batch
 from pipeline.inference.memory import DocumentMemory, ReadingPlan
 from pipeline.inference.texts import read_text, shown_name, strip_gutenberg
@@ -69,18 +70,22 @@ class GenerationProgress:
 
 @dataclass(frozen=True)
 class Summarizer:
-    """A model and the settings of its use."""
+    """A model and the settings of its use, on one process or on all that share the texts.
+
+    All of those call the same methods: the first reads, and all have the results.
+    """
 
     model: Locost
     tokenizer: Tokenizer
-    device: torch.device
+    world: World
     strategy: DecodingStrategy
     precision: str
     """bf16 or fp32."""
     source_length: int = 0
     """Maximum tokens of a text, EOS included; 0: all."""
     max_memory: int | None = None
-    """Maximum bytes held, the model included; None: all available, half of it for a cache."""
+    """Maximum bytes that a process holds, the model included; None: all available, half of it for
+    a cache."""
     encoding: str | None = None
     """Encoding of all texts; None: detected for each."""
     without_gutenberg: bool = False
@@ -94,7 +99,39 @@ class Summarizer:
         """
         began, cpu = time.perf_counter(), time.process_time()
         keep_no_freed_arrays()  # the plan relies on it
-        peak = Peak(self.device)
+        peak = Peak(self.world.device)
+        record, source = self.world.from_main(lambda: self._read(name), ValueError, OSError)
+        held = peak.before - self.model.encoder.kept_bytes()
+        plan = self.world.on_all(lambda: self._plan(name, len(source), held), ValueError)
+        expected, each = (held + plan.peak) / GIB, " a process" * (self.world.size > 1)
+        say(
+            name, *input_report(record),
+            f"{plan.describe()}, at most {expected:.2f} GiB{each} expected",
+        )  # fmt: skip
+
+        with ends_together(self.model.sequence):
+            summary, progress = self._generate(name, source, plan)
+        synchronise(self.world.device)
+        used = self.world.gather((time.process_time() - cpu, peak.total_bytes()))
+        cpu_seconds, peaks = zip(*used, strict=True)
+        record |= {
+            "summary": summary.text,
+            **summary.marks(),
+            "steps": progress.steps,
+            "token_block": plan.token_block,
+            "cross_attention": progress.form,
+            "seconds": round(time.perf_counter() - began, 3),
+            "cpu_seconds": round(sum(cpu_seconds), 3),
+            "expected_gib": round(expected, 3),
+            "peak_gib": round(max(peaks) / GIB, 3),  # of a process
+            # Some systems cannot reset a CPU process's peak.
+            "peak_is_this_files": self.world.device.type != "cpu" or peak.resets,
+        }
+        say(name, *cost_report(record), *faults(record, self.strategy.max_new_tokens))
+        return record
+
+    def _read(self, name: str) -> tuple[Record, np.ndarray]:
+        """What is known of a text, and its ids (L,)."""
         text, encoding = read_text(name, self.encoding)
         record: Record = {"file": name, "encoding": encoding, "gutenberg": None}
         if self.without_gutenberg:
@@ -110,39 +147,20 @@ class Summarizer:
             "characters": len(text),
             "unknown_characters": self.tokenizer.unknown_characters(text, source),
         }
-        held = peak.before - self.model.encoder.kept_bytes()
-        plan = self._plan(name, len(source), held)
-        expected = (held + plan.peak) / GIB
-        say(name, *input_report(record), f"{plan.describe()}, at most {expected:.2f} GiB expected")
-
-        summary, progress = self._generate(name, source, plan)
-        synchronise(self.device)
-        record |= {
-            "summary": summary.text,
-            **summary.marks(),
-            "steps": progress.steps,
-            "token_block": plan.token_block,
-            "cross_attention": progress.form,
-            "seconds": round(time.perf_counter() - began, 3),
-            "cpu_seconds": round(time.process_time() - cpu, 3),
-            "expected_gib": round(expected, 3),
-            "peak_gib": round(peak.total_bytes() / GIB, 3),
-            # Some systems cannot reset a CPU process's peak.
-            "peak_is_this_files": self.device.type != "cpu" or peak.resets,
-        }
-        say(name, *cost_report(record), *faults(record, self.strategy.max_new_tokens))
-        return record
+        return record, source
 
     def _plan(self, name: str, tokens: int, held: int) -> ReadingPlan:
         """The fastest plan that fits in memory; ValueError where none does."""
-        narrow = self.precision == "bf16"
-        available = available_memory(self.device)
+        narrow, device = self.precision == "bf16", self.world.device
+        available = available_memory(device)
+        if device.type == "cpu":  # of which each process has its share
+            available //= self.world.size
         limit, cache = self.max_memory, self.strategy.memory_budget
         if cache is None:
             cache = int(BUDGET_SHARE * available) if limit is None else limit
         memory = DocumentMemory(
             self.model.config, tokens, self.strategy, 2 if narrow else 4,
-            self.device.type != "cpu", self.model.encoder.kept_bytes(),
+            device.type != "cpu", self.model.encoder.kept_bytes(), self.world.size,
         )  # fmt: skip
         limit = held + available if limit is None else limit
         try:
@@ -161,10 +179,10 @@ class Summarizer:
         try:
             (summary,) = generate_batch(
                 self.model, self.tokenizer, [source], strategy, self.precision,
-                self.device, progress.started,
+                self.world.device, progress.started,
             )  # fmt: skip
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if self.world.size > 1 or not is_out_of_memory(error):
                 raise
             first = str(error).splitlines()[0]
             raise ValueError(

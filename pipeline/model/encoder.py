@@ -39,10 +39,13 @@ class EncoderBlock(Block):
         if in_one_piece(x, size):
             normed = self.ssm_norm(x)
             return self.mix(x, normed, self.ssm.convolution(self.ssm.keys(normed, mask)))
-        keys = by_tokens(
-            lambda x, mask: self.ssm.keys(self.ssm_norm(x), mask), x, mask, size, to_channels=True
-        )
-        z = self.ssm.convolution(keys).transpose(1, 2)
+        # The keys get no name here: of a shared source they are freed once they are exchanged.
+        z = self.ssm.convolution(
+            by_tokens(
+                lambda x, mask: self.ssm.keys(self.ssm_norm(x), mask), x, mask, size,
+                to_channels=True,
+            )
+        ).transpose(1, 2)  # fmt: skip
         return by_tokens(lambda x, z: self.mix(x, self.ssm_norm(x), z.transpose(1, 2)), x, z, size)
 
     def mix(self, x: Tensor, normed: Tensor, z: Tensor) -> Tensor:

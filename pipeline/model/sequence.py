@@ -77,17 +77,20 @@ class Unconnected:
 ALONE = Unconnected()
 
 
-def check_sequence(config: LocostConfig, size: int) -> None:
-    """Raise ValueError for a model that a group of `size` processes cannot compute."""
+def check_sequence(
+    config: LocostConfig, size: int, option: str = "--train.sequence_parallel_size"
+) -> None:
+    """Raise ValueError for a model that a group of `size` processes cannot compute; `option`: what
+    set the size."""
     if config.d_model % size:
         raise ValueError(
-            f"train.sequence_parallel_size {size} does not divide model.d_model {config.d_model}, "
-            "whose channels the processes share; set --train.sequence_parallel_size to a divisor"
+            f"{option} {size} does not divide model.d_model {config.d_model}, whose channels the "
+            f"processes share; set {option} to a divisor"
         )
     if size > 1 and config.published_convolution:
         raise ValueError(
-            f"train.sequence_parallel_size is {size} with model.published_convolution true, whose "
-            "result depends on the padded length; set --train.sequence_parallel_size 1"
+            f"{option} is {size} with model.published_convolution true, whose result depends on "
+            f"the padded length; set {option} 1"
         )
 
 

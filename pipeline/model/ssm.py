@@ -219,6 +219,7 @@ class BidirectionalSSM(nn.Module):
         own = own_channels(u.shape[1], self.sequence)
         parameters = [parameter[:, own] for parameter in self.kernel_parameters()]
         u = swap(u, self.sequence)
+        del k  # the caller may hold none either
         length = u.shape[-1]
         if self.published and length % 2:  # the published code makes lengths even
             u = torch.nn.functional.pad(u, (0, 1))

@@ -1,7 +1,7 @@
 """What a run is validated on, and the scores of a model there."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from pipeline.baselines.registry import Model
 from pipeline.config import RunConfig
 from pipeline.data.batches import validation_batches
 from pipeline.data.collate import truncate
+from pipeline.distributed.sequence_parallel import sequence_group
 from pipeline.distributed.world import World
 from pipeline.inference.decode import generate_summaries
 from pipeline.model.generation import DecodingStrategy
@@ -143,13 +144,20 @@ class ValidationSet:
         if self.world.any(stopping):
             raise ValidationStopped
 
+    def _group_stops(self, stop: StopRequests) -> bool:
+        """Whether one of the processes that share documents wants to stop; a collective of them."""
+        wants = torch.tensor(int(stop.wants_stop()), device=self.world.device)
+        return bool(sequence_group(self.world).stack(wants).any())
+
     def _rouge(
         self, model: Model, stop: StopRequests, indices: Sequence[int], tokens: int
     ) -> tuple[dict[str, float], list[str]]:
         samples = [self.dataset[i] for i in indices]
         samples = [sample for sample in samples if sample.metadata["references"]]
         predictions: list[str] = []
-        with stop.interruptible():  # no collective in here: a signal ends it at once
+        # A signal ends it at once, where no other process waits for this one; else the next batch.
+        shared = self.world.sequence_size > 1
+        with nullcontext() if shared else stop.interruptible():
             predictions = generate_summaries(
                 model,
                 self.tokenizer,
@@ -158,6 +166,7 @@ class ValidationSet:
                 batch_size=self.batch_size,
                 precision=self.config.train.precision,
                 device=self.world.device,
+                stopped=lambda: shared and self._group_stops(stop),
             )
         self._check(stop.wants_stop())
         scores = [
