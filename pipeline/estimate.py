@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.common.command_line import Parser, above_zero, count_from, exit_on_user_error
 from pipeline.common.files import replace_json
-from pipeline.common.gpus import ACHIEVED, GPUS, LAUNCH_SECONDS, LINK
+from pipeline.common.gpus import ACHIEVED, GPUS, LAUNCH_SECONDS, LINK, NODE_LINK
 from pipeline.common.units import GIB
 from pipeline.config import DEFAULT_RECIPE, RunConfig, parse
 from pipeline.estimation.estimate import (
@@ -32,7 +32,7 @@ from pipeline.shards import Dataset
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.schedule import steps_of
 
-ASSUMED = ("launch_us", "achieved", "link_gb")
+ASSUMED = ("launch_us", "achieved", "link_gb", "node_link_gb")
 UNREAD = "(not read)"  # stands for the folders that the settings require
 
 
@@ -82,6 +82,11 @@ def build_parser() -> Parser:
         "--link_gb", type=above_zero, default=LINK / 1e9, metavar="GB",
         help=f"GB/s that each GPU exchanges with others ({LINK / 1e9:g}: 200 Gbit/s)",
     )  # fmt: skip
+    counted.add_argument(
+        "--node_link_gb", type=above_zero, default=NODE_LINK / 1e9, metavar="GB",
+        help="GB/s that each GPU exchanges with those it shares documents with "
+        f"({NODE_LINK / 1e9:g}: NVLink)",
+    )  # fmt: skip
     watts = ", ".join(f"{key} {gpu.watts:g}" for key, gpu in GPUS.items())
     parser.add_argument("--watts", type=above_zero, help=f"mean power draw of a GPU ({watts})")
     parser.add_argument(
@@ -124,7 +129,8 @@ def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]
     if chosen:
         memory = gpu.memory_gib * GIB
         config = with_accumulation(config, options.gpus, lengths, vocab_size, memory)
-    assumed = Assumptions(gpu, options.launch_us / 1e6, options.achieved, options.link_gb * 1e9)
+    links = (options.link_gb * 1e9, options.node_link_gb * 1e9)
+    assumed = Assumptions(gpu, options.launch_us / 1e6, options.achieved, *links)
     found = estimate(
         config,
         deepspeed_settings(config, options.gpus),
@@ -150,6 +156,7 @@ def work_out(options: argparse.Namespace, settings: list[str]) -> dict[str, Any]
         "steps": found.steps,
         "batch_size": config.train.batch_size,
         "accumulation": config.train.accumulation,
+        "sequence_parallel_size": config.train.sequence_parallel_size,
         "accumulation_chosen": chosen,
         "samples": seen,
         "dataset": options.data or "C4",
@@ -199,6 +206,7 @@ def column(
         "hours": total,
         "kwh": energy,
         "kg_co2": kilograms_co2(energy, options.carbon),
+        "sequence_exchange_gb": work.sequence_bytes / 1e9,
         "micro_batch": [work.largest.samples, work.largest.source, work.largest.target],
         "moment": highest(work.memory),
         "peak_gib": peak_bytes(work.memory) / GIB,
@@ -212,14 +220,15 @@ def column(
 def as_text(figures: dict[str, Any]) -> Iterator[str]:
     """The lines of the report."""
     recipes, columns = " + ".join(figures["recipes"]), figures["columns"]
+    shared = figures["sequence_parallel_size"] > 1
     yield (
         f"{recipes} with {figures['deepspeed_config']} on {figures['gpus']} x {figures['gpu']}, "
         f"{figures['precision']}"
     )
     yield f"parameters  {figures['parameters']:,}"
     yield (
-        f"steps       {figures['steps']:,} of {figures['batch_size']} samples: {figures['gpus']} "
-        f"GPUs x {figures['accumulation']} micro-batches"
+        f"steps       {figures['steps']:,} of {figures['batch_size']} samples: {groups(figures)} x "
+        f"{figures['accumulation']} micro-batches"
         + (", the fewest that fit by this estimate" if figures["accumulation_chosen"] else "")
     )
     name = figures["dataset"]
@@ -239,8 +248,11 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     yield row("target tokens a step", "{:,.0f}", "target_tokens")
     yield row("real source positions", "{:.1%}", "source_fill")
     yield row("TFLOP a step", "{:,.0f}", "tflop")
+    if shared:
+        yield row("sequence exchange a GPU, GB a step", "{:,.2f}", "sequence_exchange_gb")
     if figures["assumed"]:
-        for part in ("micro_batches", "optimizer", "exchange"):
+        parts = ("micro_batches", "optimizer", "exchange", "sequence_exchange")
+        for part in parts if shared else parts[:-1]:
             seconds = (f"{one['step_parts'][part]:.3f}" for one in columns)
             yield line(f"  {part.replace('_', '-')}, s", seconds)
         shares = (one["step_parts"]["host_bound"] for one in columns)
@@ -269,11 +281,18 @@ def as_text(figures: dict[str, Any]) -> Iterator[str]:
     if assumed := figures["assumed"]:
         yield (
             f"Time: {assumed['launch_us']:g} us of the host a launch, {assumed['achieved']:.0%} of "
-            f"the GPU's rates, {assumed['link_gb']:g} GB/s between GPUs, not overlapped; no wait "
-            "for data."
+            f"the GPU's rates, {assumed['link_gb']:g} GB/s between GPUs"
+            + (f" ({assumed['node_link_gb']:g} inside a group)" if shared else "")
+            + ", not overlapped; no wait for data."
         )
     yield "In parentheses: held at another moment, not in the total."
     yield "Not counted: the CUDA context and NCCL's buffers (1 to 2 GiB), fragmentation."
+
+
+def groups(figures: dict[str, Any]) -> str:
+    """What gets micro-batches of its own: each GPU, or each group of GPUs that share documents."""
+    gpus, size = figures["gpus"], figures["sequence_parallel_size"]
+    return f"{gpus} GPUs" if size == 1 else f"{gpus // size} x {size} GPUs that share documents"
 
 
 def most(column: dict[str, Any]) -> dict[str, float]:

@@ -38,6 +38,9 @@ ACHIEVED = 0.63
 data sheet's took an H100 303 ms, forward and backward of 16 x (4,096 + 512) (benchmarks/h100)."""
 LINK = 25e9
 """Bytes/s that a GPU sends and receives at once: a network adapter of 200 Gbit/s for each."""
+NODE_LINK = 250e9
+"""Bytes/s that a GPU sends and receives at once inside a node: an H100's NVLink at 0.55 of its data
+sheet's 450 GB/s; an assumption, not measured."""
 
 
 def peak_flops(device_name: str) -> float | None:

@@ -6,9 +6,11 @@ The counts are exact for the code and the shape; no time is measured.
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -17,7 +19,8 @@ from pipeline.config import TrainConfig
 from pipeline.counting.fake_card import FakeCard, autocast, empty, registered, to_card
 from pipeline.counting.operator_work import Work, work_of
 from pipeline.counting.step_parts import OPTIMIZER, OTHER, PARTS, Parts
-from pipeline.model import Locost, LocostConfig
+from pipeline.model import Locost, LocostConfig, encoder
+from pipeline.model.sequence import Unconnected
 from pipeline.model.ssm import ssm_layers
 from pipeline.training.optimizer import parameter_groups
 
@@ -100,12 +103,21 @@ def model_on_card(config: LocostConfig) -> Locost:
     return model
 
 
-def micro_batch(config: LocostConfig, bf16: bool, batch: int, source: int, target: int) -> Counts:
+def micro_batch(
+    config: LocostConfig, bf16: bool, batch: int, source: int, target: int, sequence: int = 1
+) -> Counts:
     """Forward and backward of a micro-batch as the trainer runs them.
 
+    `sequence`: processes that share the source, of which the work of one is counted; an exchange
+    between them as a copy. Dropout is then left out: a card that is not there has no random state.
     Not counted is the second projection of a loss in several chunks: a fake card cannot recompute.
     """
-    return _micro_batch(model_on_card(config).train(), bf16, batch, source, target)
+    if sequence > 1:
+        config = replace(config, dropout=0.0)
+    model = model_on_card(config).train()
+    model.use_sequence(Unconnected(sequence))
+    with patch.object(encoder, "own_random", lambda *_: nullcontext()):
+        return _micro_batch(model, bf16, batch, source, target)
 
 
 def _micro_batch(model: Locost, bf16: bool, batch: int, source: int, target: int) -> Counts:

@@ -4,16 +4,18 @@ Formulas rather than a trace of the model: they take no time at any length, and 
 on machines without one, where torch cannot trace CUDA operations. Tests hold them to the tensors
 that autograd saves and to measured peaks. n source and m target positions (padded, of the whole
 micro-batch), H channels, F inner channels of the feed-forward, I = heads x head_dim, V vocabulary,
-w bytes of an element in matrix products. Residuals, norms and the loss are fp32.
+w bytes of an element in matrix products. Residuals, norms and the loss are fp32. Of a source that P
+processes share (pipeline/model/sequence.py) each holds n / P positions, or H / P channels of all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.model import LocostConfig
 from pipeline.model.kept_kernels import BLOCK_ELEMENTS
 from pipeline.model.locost import LOSS_CHUNK
 from pipeline.model.long_conv import Layout
 from pipeline.model.parameter_counts import FP32
+from pipeline.model.sharded_attention import BLOCK_SCORES
 from pipeline.model.ssm import keeps_spectra
 from pipeline.model.vandermonde import levels
 
@@ -39,6 +41,10 @@ class PaddedShape:
         """m."""
         return self.samples * self.target
 
+    def part(self, processes: int) -> "PaddedShape":
+        """What one of P processes holds, the source padded to a multiple of P."""
+        return replace(self, source=-(-self.source // processes))
+
 
 @dataclass(frozen=True)
 class ActivationMemory:
@@ -51,10 +57,12 @@ class ActivationMemory:
     """GPUs fuse the norm, keep dropout masks in bytes, and never keep attention weights."""
     recompute: bool = False
     """Gradient checkpointing (activation checkpointing): blocks keep only their inputs."""
+    sequence: int = 1
+    """P: processes that share each source."""
 
     def encoder(self, batch: PaddedShape) -> int:
         """Saved by the encoder: its blocks, the final norm and the states (n, H)."""
-        tokens, config = batch.sources, self.config
+        tokens, config = self._sources(batch), self.config
         ends = self._norm(tokens) + FP32 * tokens * config.d_model
         ends += 2 * self._mask(tokens * config.d_model, FP32)
         return ends + config.encoder_layers * self._block(self.encoder_block(batch), tokens)
@@ -62,12 +70,12 @@ class ActivationMemory:
     def encoder_block(self, batch: PaddedShape) -> int:
         """Two norms and their results, keys, convolved keys, queries, gated; the feed-forward; the
         convolution kernels' spectra where they are kept."""
-        tokens, config = batch.sources, self.config
-        parts = 2 if config.ssm_projections == "complex" else 1
-        mixed = self.product_bytes * tokens * config.d_model * (3 + 3 * parts)
-        size = Layout.of(batch.source, published=config.published_convolution).size
-        if keeps_spectra(batch.samples * parts, batch.source, size, self.product_bytes, FP32):
-            mixed += 2 * FP32 * (size // 2 + 1) * config.d_model
+        tokens, config = self._sources(batch), self.config
+        mixed = self.product_bytes * tokens * config.d_model * (3 + 3 * self._parts)
+        length = self._length(batch)
+        size = Layout.of(length, published=config.published_convolution).size
+        if keeps_spectra(batch.samples * self._parts, length, size, self.product_bytes, FP32):
+            mixed += 2 * FP32 * (size // 2 + 1) * self._channels
         return 2 * self._norm(tokens) + mixed + self._feed_forward(tokens) + self._drops(tokens, 2)
 
     def decoder(self, batch: PaddedShape) -> int:
@@ -92,12 +100,15 @@ class ActivationMemory:
             kept += self._weights(batch.samples, batch.target, batch.target)
         if self._plain_cross_attention:
             kept += self._weights(batch.samples, batch.target, batch.source)
+        if self.sequence > 1:  # what is merged, before it is rounded, and its log-sum-exp
+            kept += FP32 * tokens * config.num_heads
+            kept += FP32 * inner if self.product_bytes < FP32 else 0
         return kept + self._feed_forward(tokens) + self._drops(tokens, 3)
 
     def cross_attention(self, batch: PaddedShape) -> int:
         """Saved of the source by the decoder: each block's keys and values, and in bf16 one copy
         of the states."""
-        config, tokens = self.config, batch.sources
+        config, tokens = self.config, self._sources(batch)
         inner = config.num_heads * config.head_dim
         one = 2 * tokens * inner * self._attention_bytes(self._plain_cross_attention)
         rounded = 0 if self.product_bytes == FP32 else self.product_bytes * tokens * config.d_model
@@ -111,20 +122,25 @@ class ActivationMemory:
 
     def attention_backward(self, batch: PaddedShape) -> int:
         """Added by a decoder block's backward pass: gradients of the attention weights, where
-        they exist, or of the feed-forward; the block's activations, if recomputed."""
+        they exist, or of the feed-forward; the block's activations, if recomputed. Of a shared
+        source: some of the scores and their gradients, with dropout twice as many."""
         longest = max(
             batch.target if self._plain_self_attention else 0,
             batch.source if self._plain_cross_attention else 0,
         )
         scores = batch.samples * self.config.num_heads * batch.target * longest
         again = self.decoder_block(batch) if self.recompute else 0
+        if self.sequence > 1:
+            merged = self.config.num_heads * batch.samples * batch.target * self._length(batch)
+            block = min(BLOCK_SCORES[self._device], merged // self.sequence)
+            scores = max(scores, block * (2 if self.config.dropout else 1))
         dense = 2 * self.product_bytes * batch.targets * self.config.d_ff
         return max(2 * FP32 * scores, dense) + again
 
     def feed_forward_backward(self, batch: PaddedShape) -> int:
         """Added by the backward pass of the last encoder block's feed-forward: gradients of states
         and residual stream, and of both projections; the block's activations, if recomputed."""
-        tokens = batch.sources
+        tokens = self._sources(batch)
         again = self.encoder_block(batch) if self.recompute else 0
         gradients = 2 * FP32 * tokens * self.config.d_model
         return again + gradients + 2 * self.product_bytes * tokens * self.config.d_ff
@@ -132,29 +148,36 @@ class ActivationMemory:
     def convolution_backward(self, batch: PaddedShape) -> tuple[int, int]:
         """Added by its convolution's backward pass: (gradients less what has been freed by then,
         its result and the buffers of kernel and FFT)."""
-        tokens, channels = batch.sources, self.config.d_model
+        tokens, channels = self._sources(batch), self.config.d_model
         again = self.encoder_block(batch) if self.recompute else 0
         gradients = 2 * FP32 * tokens * channels
         freed = self._feed_forward(tokens) + self._norm(tokens)
         freed += 3 * self.product_bytes * tokens * channels  # normed, gated, queries
-        parts = 2 if self.config.ssm_projections == "complex" else 1
-        result = self.product_bytes * tokens * channels * parts
+        result = self.product_bytes * tokens * channels * self._parts
         return again + gradients - freed, result + self.ssm_buffers(batch)
+
+    def exchange(self, batch: PaddedShape) -> int:
+        """Added to the convolution's input and gradient while positions are exchanged for channels:
+        what is sent, and what comes. 0 where no process shares the source."""
+        if self.sequence == 1:
+            return 0
+        elements = self._sources(batch) * self.config.d_model * self._parts
+        return 2 * self.product_bytes * elements
 
     def ssm_buffers(self, batch: PaddedShape) -> int:
         """For one block of channels: the kernel's two-level factors, plus the larger of the
         spectra and the factors' gradients. Letters as in pipeline/model/ssm.py."""
         config = self.config
-        inner, outer = levels(batch.source)
-        size = Layout.of(batch.source).size
-        rows = batch.samples * (2 if config.ssm_projections == "complex" else 1)
+        length = self._length(batch)
+        inner, outer = levels(length)
+        size = Layout.of(length).size
+        rows = batch.samples * self._parts
         sets = 2 if config.ssm_directions == "separate" else 1
         directions = 1 if config.ssm_directions == "causal" else 2
         per_set = directions // sets
         pairs = 2 * config.state_dim
         width = max(rows * size, pairs * (inner + 2 * outer))
-        limit = BLOCK_ELEMENTS["cuda" if self.on_gpu else "cpu"]
-        block = min(config.d_model, max(1, limit // width))
+        block = min(self._channels, max(1, BLOCK_ELEMENTS[self._device] // width))
         factors = sets * pairs * (inner + (per_set + 1) * outer)
         spectra = (4 * rows + 4) * size
         gradients = sets * pairs * (inner + per_set * outer + max(inner, outer))
@@ -163,13 +186,35 @@ class ActivationMemory:
         return block * (FP32 * (factors + max(spectra, gradients)) + modes)
 
     @property
+    def _device(self) -> str:
+        return "cuda" if self.on_gpu else "cpu"
+
+    @property
+    def _parts(self) -> int:
+        """Real convolutions of each channel."""
+        return 2 if self.config.ssm_projections == "complex" else 1
+
+    @property
+    def _channels(self) -> int:
+        """H / P: those that a process convolves."""
+        return self.config.d_model // self.sequence
+
+    def _sources(self, batch: PaddedShape) -> int:
+        """n / P: the positions that a process holds."""
+        return batch.part(self.sequence).sources
+
+    def _length(self, batch: PaddedShape) -> int:
+        """Of the convolution: the source padded to a multiple of P."""
+        return batch.part(self.sequence).source * self.sequence
+
+    @property
     def _plain_self_attention(self) -> bool:
         """Written out: torch's fused CPU kernels take no bias with gradients, and no dropout."""
         return not self.on_gpu and (self.config.positions == "relative" or self.config.dropout > 0)
 
     @property
     def _plain_cross_attention(self) -> bool:
-        return not self.on_gpu and self.config.dropout > 0
+        return not self.on_gpu and self.config.dropout > 0 and self.sequence == 1
 
     def _attention_bytes(self, plain: bool) -> int:
         """Bytes of an element: attention written out computes in fp32."""

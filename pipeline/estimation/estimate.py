@@ -11,11 +11,13 @@ from pipeline.data.planning import accumulations
 from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.lengths import Lengths, drawn_steps, padded_step
 from pipeline.estimation.memory import BytesByPart, memory_by_moment, peak_bytes
+from pipeline.estimation.sequence_exchange import sequence_bytes
 from pipeline.estimation.step_time import Assumptions, MicroBatchTimes, StepTime, step_time
 from pipeline.model import LocostConfig
 from pipeline.model.flops import training_flops
 from pipeline.model.parameter_counts import ParameterCounts
-from pipeline.training.deepspeed_config import deepspeed_settings
+from pipeline.model.sequence import check_sequence
+from pipeline.training.deepspeed_config import deepspeed_settings, sequence_groups
 from pipeline.training.sharding import MARGIN, Sharding
 
 HOUR = 3600
@@ -36,6 +38,8 @@ class UpdateEstimate:
     """The micro-batch that takes most memory."""
     memory: dict[str, BytesByPart]
     """Of that micro-batch: bytes by moment and part."""
+    sequence_bytes: float
+    """That a GPU sends to those it shares documents with, the mean of all GPUs."""
     time: StepTime | None
     """Where it was asked for."""
 
@@ -60,7 +64,8 @@ def estimate(
     """The estimate of a configuration with the filled-in DeepSpeed settings.
 
     `assumed`: to estimate the time as well, for which some micro-batches are counted (seconds).
-    Raises ValueError for a baseline, and for an accumulation that is not chosen yet.
+    Raises ValueError for a baseline, for an accumulation that is not chosen yet, and for processes
+    that cannot share documents as the settings say.
     """
     train, data = config.train, config.data
     if not train.accumulation:
@@ -79,8 +84,10 @@ def estimate(
         product_bytes=2 if train.precision == "bf16" else 4,
         on_gpu=True,
         recompute=train.recompute_activations,
+        sequence=train.sequence_parallel_size,
     )
-    parts = processes * train.accumulation
+    check_sequence(architecture, activations.sequence)
+    parts = sequence_groups(activations.sequence, processes) * train.accumulation
     limits = (data.source_length, data.target_length)
     longest = [
         lengths.longest(limit, side)
@@ -102,10 +109,19 @@ def estimate(
             sum(training_flops(architecture, one.samples, one.source, one.target).values())
             for one in batches
         )
+        sent = sum(
+            sequence_bytes(
+                architecture, activations.product_bytes, activations.recompute, one,
+                activations.sequence,
+            )
+            for one in batches
+        )  # fmt: skip
         time = None
         if assumed:
             bf16, recompute = train.precision == "bf16", train.recompute_activations
-            times = MicroBatchTimes(architecture, bf16, recompute, assumed, batches)
+            times = MicroBatchTimes(
+                architecture, bf16, recompute, assumed, batches, activations.sequence
+            )
             shapes = [step for _, step in steps]
             time = step_time(shapes, times, sharding, settings, parameters.total, assumed)
         return UpdateEstimate(
@@ -116,6 +132,7 @@ def estimate(
             real[1] / len(steps),
             largest,
             held[largest],
+            sent * activations.sequence / processes / len(steps),
             time,
         )
 
@@ -133,7 +150,8 @@ def with_accumulation(
     The smallest whose estimated peak leaves MARGIN free, or the largest. Raises as `estimate`.
     """
     deepspeed_settings(config, processes)  # refuses fewer samples than processes
-    for number in accumulations(config.train.batch_size, processes):
+    groups = sequence_groups(config.train.sequence_parallel_size, processes)
+    for number in accumulations(config.train.batch_size, groups):
         chosen = replace(config, train=replace(config.train, accumulation=number))
         settings = deepspeed_settings(chosen, processes)
         found = estimate(chosen, settings, processes, 1, lengths, vocab_size)

@@ -19,7 +19,8 @@ def memory_by_moment(
     `loss`: backward of the loss, with all activations alive. `decoder`: backward of its last block.
     `feed-forward`, `convolution`: backward of those of the encoder's last block, when the decoder's
     activations are freed. `reduction`: all gradients are there. `update`: AdamW. On a CPU only the
-    touched part of a bucket counts.
+    touched part of a bucket counts. `exchange`, where processes share the source: positions are
+    exchanged for channels, before the convolution's backward pass.
     """
     on_gpu = activations.on_gpu
     total = parameters.total
@@ -56,7 +57,7 @@ def memory_by_moment(
         "bf16_weights": copies,
         "buckets": bucket(total - parameters.encoder),
     }
-    return {
+    moments = {
         "loss": at(
             **saved, logits=activations.logits(batch), gradients=before, bf16_weights=copies,
             buckets=bucket(0),
@@ -82,6 +83,10 @@ def memory_by_moment(
             ),
         ),
     }  # fmt: skip
+    if activations.sequence > 1:
+        buffers = activations.exchange(batch)
+        moments["exchange"] = at(encoder_activations=encoder + change, exchange=buffers, **later)
+    return moments
 
 
 def host_bytes(parameters: ParameterCounts, sharding: Sharding) -> int:

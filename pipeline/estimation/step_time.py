@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.gpus import ACHIEVED, GPUS, LAUNCH_SECONDS, LINK, Gpu
+from pipeline.common.gpus import ACHIEVED, GPUS, LAUNCH_SECONDS, LINK, NODE_LINK, Gpu
 from pipeline.counting.steps import micro_batch
 from pipeline.estimation.activations import PaddedShape
+from pipeline.estimation.sequence_exchange import sequence_bytes
 from pipeline.model import LocostConfig
 from pipeline.model.parameter_counts import FP32
 from pipeline.training.sharding import Sharding
@@ -34,6 +35,7 @@ class Assumptions:
     launch_seconds: float = LAUNCH_SECONDS
     achieved: float = ACHIEVED
     link: float = LINK
+    node_link: float = NODE_LINK
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,26 @@ class StepTime:
     optimizer: float
     exchange: float
     """Of gradients and weights, as if nothing else was done meanwhile."""
+    sequence_exchange: float
+    """Of positions for channels, between the processes that share documents, likewise."""
     host_bound: float
     """Share of the micro-batches that wait for the host's launches."""
 
     @property
     def total(self) -> float:
         """Seconds of the update."""
-        return self.micro_batches + self.optimizer + self.exchange
+        return self.micro_batches + self.optimizer + self.exchange + self.sequence_exchange
 
 
 class MicroBatchTimes:
-    """Card and host seconds of forward and backward of a micro-batch, by its shape."""
+    """Card and host seconds of forward and backward of a micro-batch, by its shape.
+
+    Of a process that shares each source with `sequence` - 1 others, without waiting for them.
+    """
 
     def __init__(
         self, config: LocostConfig, bf16: bool, recompute: bool, assumed: Assumptions,
-        shapes: Iterable[PaddedShape],
+        shapes: Iterable[PaddedShape], sequence: int = 1,
     ) -> None:  # fmt: skip
         """Count up to COUNTED of the shapes, those between that are linear in `_terms`."""
         distinct = sorted(set(shapes), key=lambda one: (one.source, one.target, one.samples))
@@ -66,7 +73,9 @@ class MicroBatchTimes:
         counted = [distinct[place] for place in places]
         factor = RECOMPUTED if recompute else 1.0
         scale = factor * np.array([1 / assumed.achieved, assumed.launch_seconds])
-        seconds = [scale * counts(config, bf16, one, assumed.gpu) for one in counted]
+        seconds = [scale * counts(config, bf16, one, assumed.gpu, sequence) for one in counted]
+        self.config, self.recompute, self.sequence = config, recompute, sequence
+        self._width, self._node_link = 2 if bf16 else FP32, assumed.node_link
         self._known = dict(zip(counted, seconds, strict=True))
         self._weights = np.linalg.lstsq(
             np.array([_terms(one) for one in counted]), np.array(seconds), rcond=None
@@ -78,6 +87,13 @@ class MicroBatchTimes:
             return self._known[shape]
         return _terms(shape) @ self._weights
 
+    def exchange(self, shape: PaddedShape) -> float:
+        """Seconds of what the processes that share the source send each other."""
+        if self.sequence == 1:
+            return 0.0
+        sent = sequence_bytes(self.config, self._width, self.recompute, shape, self.sequence)
+        return sent / self._node_link
+
 
 def _terms(shape: PaddedShape) -> np.ndarray:
     """What is done once, for each lag of the kernels, by target length, and for each position."""
@@ -85,9 +101,11 @@ def _terms(shape: PaddedShape) -> np.ndarray:
 
 
 @lru_cache(256)
-def counts(config: LocostConfig, bf16: bool, shape: PaddedShape, gpu: Gpu) -> np.ndarray:
+def counts(
+    config: LocostConfig, bf16: bool, shape: PaddedShape, gpu: Gpu, sequence: int = 1
+) -> np.ndarray:
     """(2,) the card's least seconds at the data sheet's rates, and the launches."""
-    found = micro_batch(config, bf16, shape.samples, shape.source, shape.target)
+    found = micro_batch(config, bf16, shape.samples, shape.source, shape.target, sequence)
     return np.array([found.card_seconds(gpu), found.total().launches])
 
 
@@ -95,22 +113,27 @@ def step_time(
     steps: Iterable[list[PaddedShape]], times: MicroBatchTimes, sharding: Sharding,
     settings: dict[str, Any], parameters: int, assumed: Assumptions,
 ) -> StepTime:  # fmt: skip
-    """The mean of updates with these micro-batches, costliest first, dealt to the ranks in turn.
+    """The mean of updates with these micro-batches, costliest first, dealt to the ranks, or to the
+    groups of ranks that share documents, in turn.
 
     All ranks wait for the one with most to do.
     """
-    slowest, bound = [], []
+    groups = sharding.processes // times.sequence
+    slowest, exchange, bound = [], [], []
     for shapes in steps:
         seconds = np.array([times.of(shape) for shape in shapes])
         longer = seconds.max(axis=1)
-        slowest.append(longer.reshape(-1, sharding.processes).sum(axis=0).max())
+        slowest.append(longer.reshape(-1, groups).sum(axis=0).max())
+        sent = np.array([times.exchange(shape) for shape in shapes])
+        exchange.append(sent.reshape(-1, groups).sum(axis=0).max())
         bound.append((seconds[:, 1] > seconds[:, 0]).mean())
-    accumulation = len(shapes) // sharding.processes
+    accumulation = len(shapes) // groups
     updated = ADAMW_ACCESSES * sharding.part(parameters)
     return StepTime(
         float(np.mean(slowest)),
         updated / (assumed.achieved * assumed.gpu.bandwidth),
         exchanged_bytes(parameters, sharding, settings, accumulation) / assumed.link,
+        float(np.mean(exchange)),
         float(np.mean(bound)),
     )
 

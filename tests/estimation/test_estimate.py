@@ -130,12 +130,47 @@ def test_settings_of_the_trainer_may_follow(tmp_path):
     assert recomputed["peak_gib"] < plain["peak_gib"]
 
 
+def test_a_book_over_the_gpus_of_a_node(tmp_path, capsys):
+    """600K tokens: the parts that are shared by eight, those that are not, and what is sent."""
+    book = "--gpus 8 --config finetune_booksum_book.yaml --data.source_length 600000"
+    book += " --train.max_epochs 0 --train.max_steps 9 --train.recompute_activations true"
+    book += " --train.accumulation 1 --train.batch_size 8 --train.validation_rouge false"
+    alone, shared = (
+        figures(tmp_path, *book.split(), "--train.sequence_parallel_size", str(size))
+        for size in (1, 8)
+    )
+    printed = capsys.readouterr().out
+    assert (
+        "8 GPUs x 1 micro-batches" in printed
+        and "1 x 8 GPUs that share documents x 1 micro" in printed
+    )
+    assert printed.count("sequence exchange a GPU, GB a step") == 1
+    one, part = alone["columns"][1], shared["columns"][1]
+    assert (one["micro_batch"], part["micro_batch"]) == ([1, 600_000, 1024], [8, 600_000, 1024])
+    assert one["sequence_exchange_gb"] == 0
+    assert part["tflop"] == pytest.approx(
+        one["tflop"], rel=0.1
+    )  # the kernels once, not eight times
+    assert part["sequence_exchange_gb"] == pytest.approx(8 * 7.46, rel=0.01)  # all of the batch
+    for moment, name, ratio in (
+        ("loss", "encoder activations", 1), ("loss", "cross attention", 1),
+        ("loss", "decoder activations", 8), ("loss", "weights", 1),
+    ):  # fmt: skip
+        before, after = (held["memory_gib"][moment][name] for held in (one, part))
+        assert after / before == pytest.approx(ratio, rel=0.1), name
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--gpu", "t4"], ["t4", "v100", "a100", "h100", "h200"]),
         (["--gpus", "0"], ["--gpus", "0"]),
         (["--gpus", "300"], ["batch_size 256 cannot fill 300 processes"]),
+        (["--train.sequence_parallel_size", "5"], ["5 does not divide the 16 processes"]),
+        (
+            ["--train.sequence_parallel_size", "9", "--gpus", "9"],
+            ["sequence_parallel_size 9 does not divide model.d_model 768"],
+        ),
         (["--mfu", "0.1", "--hours", "3"], ["--hours", "--mfu"]),
         (["--train.peak", "1"], ["train.peak"]),
         (["--data", "nowhere"], ["nowhere"]),

@@ -16,6 +16,7 @@ from pipeline.estimation.activations import ActivationMemory, PaddedShape
 from pipeline.estimation.memory import highest, host_bytes, memory_by_moment, peak_bytes
 from pipeline.model import Locost, LocostConfig, ssm
 from pipeline.model.parameter_counts import FP32, ParameterCounts
+from pipeline.model.sequence import Unconnected
 from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.sharding import Sharding
 
@@ -26,11 +27,16 @@ SMALL = {
 
 
 def saved_bytes(
-    config: LocostConfig, bf16: bool, batch: PaddedShape, recompute: bool = False
+    config: LocostConfig,
+    bf16: bool,
+    batch: PaddedShape,
+    recompute: bool = False,
+    processes: int = 1,
 ) -> int:
     """Bytes that autograd saves of a forward pass, each storage once, without parameters."""
     model = Locost(config).train()
     model.recompute_activations(recompute)
+    model.use_sequence(Unconnected(processes))
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {  # of weights, and of two or three that are multiplied together
         (count * p.shape[0], p.shape[1])[::order]
@@ -73,6 +79,20 @@ def test_activations_are_what_autograd_saves(changes, bf16):
     total = counted.encoder(batch) + counted.decoder(batch) + counted.cross_attention(batch)
     total += FP32 * batch.targets * config.vocab_size  # the loss keeps the log-probabilities
     assert total == pytest.approx(saved_bytes(config, bf16, batch), rel=0.03)
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_process_of_a_group_keeps_its_part(processes, bf16):
+    """Positions of an odd source are divided, target positions are not."""
+    config, batch = LocostConfig(**SMALL), PaddedShape(2, 637, 112)
+    counted = ActivationMemory(config, 2 if bf16 else 4, on_gpu=False, sequence=processes)
+    encoder, decoder = counted.encoder(batch), counted.decoder(batch)
+    total = encoder + decoder + counted.cross_attention(batch)
+    total += FP32 * batch.targets * config.vocab_size
+    assert total == pytest.approx(saved_bytes(config, bf16, batch, processes=processes), rel=0.03)
+    alone = ActivationMemory(config, 2 if bf16 else 4, on_gpu=False)
+    assert encoder == pytest.approx(alone.encoder(batch) / processes, rel=0.01)
 
 
 @pytest.mark.parametrize("published", [False, True])

@@ -62,6 +62,7 @@ def test_a_step_is_the_slowest_ranks():
     seconds = {9: (9, 1), 5: (1, 5), 4: (4, 3), 2: (2, 1)}
     shapes = [PaddedShape(size, 8, 8) for size in seconds]
     times = MicroBatchTimes.__new__(MicroBatchTimes)
+    times.sequence = 1
     times._known = {shape: np.array(seconds[shape.samples]) for shape in shapes}
     sharding = Sharding(1, 2, False, 1000, 1, 1000)
     assumed = Assumptions(replace(H100, bandwidth=1e6), achieved=0.5, link=1e3)
@@ -70,6 +71,20 @@ def test_a_step_is_the_slowest_ranks():
     assert found.optimizer == pytest.approx(7 * 4 * 500 / 0.5e6)
     assert found.exchange == pytest.approx(500 * 8 / 1e3)
     assert found.total == pytest.approx(13 + 0.028 + 4)
+
+
+def test_a_group_of_ranks_takes_micro_batches_as_one_rank_does():
+    """Four ranks in two groups: as two ranks, with an exchange of 0.5 s a sample on the way."""
+    shapes = [PaddedShape(size, 8, 8) for size in (9, 5, 4, 2)]
+    times = MicroBatchTimes.__new__(MicroBatchTimes)
+    times._known = {shape: np.array([shape.samples, 1]) for shape in shapes}
+    times.sequence, times.exchange = 2, lambda shape: shape.samples / 2
+    sharding = Sharding(2, 4, False, 1000, 1, 1000)
+    assumed = Assumptions(replace(H100, bandwidth=1e6), achieved=0.5, link=1e3)
+    found = step_time.step_time([shapes], times, sharding, FP32, 1000, assumed)
+    assert (found.micro_batches, found.sequence_exchange) == (13, 6.5)
+    assert found.exchange == pytest.approx(750 * 4 * (2 + 1) / 1e3)  # two micro-batches each
+    assert found.total == pytest.approx(13 + 6.5 + found.optimizer + found.exchange)
 
 
 @pytest.mark.parametrize(
