@@ -13,7 +13,14 @@ import torch
 import yaml
 
 from pipeline.baselines.systems import SYSTEMS
-from pipeline.benchmarking import gpu_command, launches_command, sweep, sweep_cases, systems
+from pipeline.benchmarking import (
+    gpu_command,
+    launches_command,
+    sequence_command,
+    sweep,
+    sweep_cases,
+    systems,
+)
 from pipeline.benchmarking.gpu_command import named_device
 from pipeline.benchmarking.precision import faster, precision
 from pipeline.common.command_line import (
@@ -122,8 +129,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,gpu,"
-        "micro-batches,predictions}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,"
+        "sequence,gpu,micro-batches,predictions}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -223,6 +230,7 @@ def build_parser() -> Parser:
     _add_output(command, "processes")
 
     launches_command.add(commands)
+    sequence_command.add(commands)
 
     command = commands.add_parser("measure")  # one case, for `run_sweep` alone
     command.set_defaults(run=measure_case)
