@@ -165,7 +165,7 @@ def bare(tmp_path_factory, tokenizer_path) -> Path:
         content = gzip.compress("".join(lines).encode())
         (folder / "c4" / "en" / f"c4-{split}.00000-of-00001.json.gz").write_bytes(content)
     pairs = (
-        f'{{"id": "{k}", "document": "{document} Number {k}.", "summary": "{k}."}}'
+        f'{{"id": "{k}", "document": "{" ".join(sentences * (4 + k))}", "summary": "{k}."}}'
         for k in range(9)
     )
     (folder / "pairs.jsonl").write_text("\n".join(pairs) + "\n")
