@@ -282,3 +282,27 @@ def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content, said):
 def test_a_wrong_flag_is_not_the_recipes_fault(flag, said):
     with pytest.raises(ValueError, match=said):
         parse(["--config", "debug.yaml", *flag])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.validation_rouge", "true"], "with train.validation_rouge true, which generates"),
+        (["--model.baseline", "t5"], "which only LOCOST has, with --model.baseline t5"),
+    ],
+)
+def test_what_shared_sources_exclude_is_refused(words, said):
+    shared = ["--train.sequence_parallel_size", "2"]
+    with pytest.raises(ValueError, match=f"train.sequence_parallel_size is 2,? {said}"):
+        parse([*DATA, "--data.validation", "elsewhere", *words, *shared])
+    parse([*DATA, "--data.validation", "elsewhere", *words])
+
+
+def test_processes_that_share_sources_count_as_one():
+    config, _ = parse([*DATA, "--train.batch_size", "8", "--train.sequence_parallel_size", "4"])
+    config = replace(config, train=replace(config.train, accumulation=4))
+    assert deepspeed_settings(config, 8)["train_micro_batch_size_per_gpu"] == 1
+    with pytest.raises(ValueError, match=r"cannot fill 4 groups of processes x .* = 16 micro"):
+        deepspeed_settings(config, 16)
+    with pytest.raises(ValueError, match=r"_size 4 does not divide the 6 processes; start a mult"):
+        deepspeed_settings(config, 6)

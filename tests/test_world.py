@@ -24,6 +24,13 @@ def rank_0(*others: Any) -> WorldOfThree:
     return WorldOfThree(0, 3, 0, torch.device("cpu"), list(others))
 
 
+def test_neighbouring_ranks_form_a_group():
+    world = World(5, 8, 1, torch.device("cpu")).in_sequences(4)
+    assert (world.data_rank, world.data_size, world.sequence_rank) == (1, 2, 1)
+    alone = world.in_sequences(1)
+    assert (alone.data_rank, alone.data_size, alone.sequence_rank) == (5, 8, 0)
+
+
 def missing() -> str:
     raise FileNotFoundError(2, "No such file or directory", "config.json")
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -45,7 +45,7 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    sequence_size: int = 1
+    sequence_size: int = field(default=1, kw_only=True)
 
     def in_sequences(self, size: int) -> "World":
         """The same processes, each `size` of them sharing documents; `size` divides them."""

@@ -53,6 +53,8 @@ def with_accumulation(
     run, where = Path(config.output), conditions(config, prepared, world)
     where, kept = world.broadcast((where, recorded(run, ACCUMULATION)))
     number, before = kept.get("chosen"), kept.get("for")
+    if isinstance(before, dict):
+        before = {"sequence_parallel_size": 1, **before}  # older records lack it
     if before == where and number in accumulations(config.train.batch_size, world.data_size):
         line = f"accumulation {number}, as chosen before ({run / FILE})"
     else:
