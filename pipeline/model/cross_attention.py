@@ -15,7 +15,7 @@ from .attention_backends import PACKED, Backend, Bounds, equal_bounds, remove_pa
 from .layers import RoundedOnce, at_least_fp32, product_type, round_once
 from .memory import available_memory
 from .sequence import ALONE, SequenceGroup
-from .sharded_attention import own_attention
+from .sharded_attention import Way, own_attention
 
 BLOCK_TOKENS = 65536
 """Encoder states per block of `mix_blocks`."""
@@ -53,13 +53,14 @@ class Sharded:
     group: SequenceGroup
     merged: Callable[..., Tensor]
     """`merged_attention`."""
+    way: Way
 
     def attend(self, attention: Attention, x: Tensor) -> Tensor:
         """(B, T, H) -> (B, T, H), the same on all processes."""
         states = RoundedOnce.apply(self.states, self.rounded)
         keys, values = attention.keys_values(states)
         context = self.merged(
-            attention.queries(x), keys, values, self.mask, self.group, attention.drop
+            attention.queries(x), keys, values, self.mask, self.group, attention.drop, self.way
         )
         return attention.output(context)
 

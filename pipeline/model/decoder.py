@@ -20,7 +20,7 @@ from .layers import Block, GatedFeedForward, RMSNorm, product_type, round_once
 from .packed_self_attention import whole_targets
 from .self_attention import FixedPast, Past
 from .sequence import ALONE, SequenceGroup
-from .sharded_attention import merged_attention
+from .sharded_attention import Way, choose_way, merged_attention
 
 
 class Attended(Protocol):
@@ -72,6 +72,8 @@ class Decoder(nn.Module):
         self.sequence: SequenceGroup = ALONE
         """The processes that share the source; each has the whole target."""
         self.merged: Callable[..., Tensor] = merged_attention
+        self.shared_way: Way = "blocks"
+        """How the own part of a shared source is attended to."""
 
     def forward(self, embedded: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
         """All target positions at once.
@@ -85,7 +87,14 @@ class Decoder(nn.Module):
         source: Attended = (
             whole_source(states, mask, self.attention_backend)
             if self.sequence.size == 1
-            else Sharded(states, round_once(states), spread(mask), self.sequence, self.merged)
+            else Sharded(
+                states,
+                round_once(states),
+                spread(mask),
+                self.sequence,
+                self.merged,
+                self.shared_way,
+            )
         )
         x = self.dropout(embedded)
         for block in self.blocks:
@@ -176,3 +185,9 @@ def use_attention(
     if decoder.attention_backend != "sdpa" and decoder.relative_bias is not None:
         reason += f"; self-attention by sdpa, as {decoder.attention_backend} takes no relative bias"
     return decoder.attention_backend, reason
+
+
+def use_shared_attention(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> str:
+    """Set how the own part of a shared source is attended to, `shared_way`; why, in one line."""
+    decoder.shared_way, reason = choose_way(device, dtype, decoder.config.head_dim)
+    return reason

@@ -9,18 +9,25 @@ Shapes: B documents, A heads, T target positions, S source positions of the part
 head.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .attention_backends import packed_obstacle
+from .choosing import relative_error, within
 from .layers import at_least_fp32
 from .sequence import SequenceGroup, own_seed
+from .sharded_flash import flash_attention, flash_gradients
 
 BLOCK_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Scores computed at one time: on a CPU they should stay in cache."""
+TOLERANCE = 2e-2
+"""Largest error of flash attention to a part, relative to the largest value of each result."""
+Way = Literal["blocks", "flash"]
+"""How a process attends to its own part: blocks of scores, or torch's flash attention."""
 
 
 def merged_attention(
@@ -30,6 +37,7 @@ def merged_attention(
     mask: Tensor | None,
     group: SequenceGroup,
     dropout: float = 0.0,
+    way: Way = "blocks",
 ) -> Tensor:
     """softmax(q k^T) v over all parts of the source, unscaled; a collective.
 
@@ -39,35 +47,34 @@ def merged_attention(
     of all weights before dropout, as in one process.
     """
     seed = own_seed(group) if dropout else 0
-    return _MergedAttention.apply(queries, keys, values, mask, group, dropout, seed)
+    return _MergedAttention.apply(queries, keys, values, mask, group, dropout, seed, way)
 
 
 class _MergedAttention(torch.autograd.Function):
-    """`merged_attention`, in at least float32, a block of source positions at a time; keeps no
-    scores for backward."""
+    """`merged_attention`; keeps no scores for backward."""
 
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
-        group: SequenceGroup, dropout: float, seed: int,
+        group: SequenceGroup, dropout: float, seed: int, way: Way = "blocks",
     ) -> Tensor:  # fmt: skip
-        context, lse = own_attention(queries, keys, values, mask, dropout, seed)
+        context, lse, state = WAYS[way].attention(queries, keys, values, mask, dropout, seed)
         context, lse = merge(context, lse, group)
-        ctx.save_for_backward(queries, keys, values, mask, context, lse)
-        ctx.group, ctx.dropout, ctx.seed = group, dropout, seed
+        ctx.save_for_backward(queries, keys, values, mask, context, lse, *state)
+        ctx.group, ctx.dropout, ctx.seed, ctx.way = group, dropout, seed, way
         return context.to(queries.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, mask, context, lse = ctx.saved_tensors
+        queries, keys, values, mask, context, lse, *state = ctx.saved_tensors
         # The result reached every process's loss.
         grad = ctx.group.sum(grad.to(context.dtype, copy=True).contiguous())
         with torch.autocast(grad.device.type, enabled=False):
-            grads = own_gradients(
-                grad, queries, keys, values, mask, context, lse, ctx.dropout, ctx.seed
+            grads = WAYS[ctx.way].gradients(
+                grad, queries, keys, values, mask, context, lse, ctx.dropout, ctx.seed, *state
             )
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 def merge(context: Tensor, lse: Tensor, group: SequenceGroup) -> tuple[Tensor, Tensor]:
@@ -172,3 +179,54 @@ def blocks(queries: Tensor, keys: Tensor) -> Iterator[slice]:
     size = max(1, allowed // queries[..., 0].numel())
     for start in range(0, keys.shape[2], size):
         yield slice(start, start + size)
+
+
+class PartAttention(NamedTuple):
+    """Attention to the own part."""
+
+    attention: Callable[..., tuple[Tensor, Tensor, tuple[Tensor, ...]]]
+    """`own_attention`, and tensors that `gradients` takes last."""
+    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+WAYS: dict[Way, PartAttention] = {
+    "blocks": PartAttention(lambda *inputs: (*own_attention(*inputs), ()), own_gradients),
+    "flash": PartAttention(flash_attention, flash_gradients),
+}
+
+
+def choose_way(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Way, str]:
+    """Flash attention where it can run and passes its test on the device; and why, in one line."""
+    obstacle = packed_obstacle(device, dtype)
+    if obstacle is None:
+        try:
+            error = within(way_error("flash", device, dtype, head_dim), TOLERANCE)
+            return "flash", f"flash (relative error {error:.1e} in {dtype} on {device})"
+        except (ValueError, RuntimeError, TypeError) as problem:
+            obstacle = str(problem).splitlines()[0]
+    return "blocks", f"blocks (not flash: {obstacle})"
+
+
+def way_error(way: Way, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
+    """The largest error, relative to blocks in float64, of a part's attention, log-sum-exp and
+    gradients, where the rest of the source has as much weight again.
+
+    Of three rows, one has no real position in the part.
+    """
+    generator = torch.Generator().manual_seed(0)
+    sizes = (5, 70, 70, 5, 5)  # queries, keys, values, the gradient, the rest's attention
+    inputs = [torch.randn((3, 2, size, head_dim), generator=generator) for size in sizes]
+    inputs[0] *= 2 / head_dim**0.5  # scores of a standard deviation of 2
+    mask = (torch.arange(70) < torch.tensor([[70], [0], [33]]))[:, None, None].to(device)
+    results = []
+    for name, kind in ((way, dtype), ("blocks", torch.float64)):
+        *leaves, grad, rest = (x.to(device, dtype).to(kind) for x in inputs)
+        context, lse, state = WAYS[name].attention(*leaves, mask, 0.0, 0)
+        whole_lse = torch.logaddexp(lse, lse.nan_to_num(neginf=0.0))
+        share = (lse - whole_lse).exp()
+        whole = share * context + (1 - share) * rest.to(context.dtype)
+        grads = WAYS[name].gradients(
+            grad.to(whole.dtype), *leaves, mask, whole, whole_lse, 0.0, 0, *state
+        )
+        results.append([context, lse.exp(), *grads])
+    return relative_error(*results)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipeline.baselines.registry import Model
 from pipeline.common.batch_spans import parse_spans, used_spans
 from pipeline.config import Check, RunConfig
@@ -13,6 +15,7 @@ from pipeline.distributed.sequence_parallel import sequence_group
 from pipeline.distributed.world import World
 from pipeline.model import Locost
 from pipeline.model.config import INITIALISATION
+from pipeline.model.decoder import use_shared_attention
 from pipeline.model.sequence import check_sequence
 from pipeline.shards import Dataset
 from pipeline.training.checkpoint import Checkpoints, read_markers
@@ -94,7 +97,7 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
         stage = settings["zero_optimization"]["stage"]
         set_choices(model, config, world, stage, keep=check is None)
         if isinstance(model, Locost) and world.sequence_size > 1:  # choices run in one process
-            model.use_sequence(sequence_group(world))
+            share_sources(model, config, world)
     except ValueError:
         checkpoints.close()
         raise
@@ -105,6 +108,15 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
             checkpoints.close()
             raise
     return PreparedRun(settings, train, validation, order, model, checkpoints)
+
+
+def share_sources(model: Locost, config: RunConfig, world: World) -> None:
+    """The model of a process whose neighbours have the rest of each source; a collective."""
+    model.use_sequence(sequence_group(world))
+    dtype = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
+    reason = use_shared_attention(model.decoder, world.device, dtype)
+    if world.is_main:
+        print(f"attention to shared sources: {reason}")
 
 
 def assemble(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from thread_group import in_group
 
-from pipeline.model import Locost, LocostConfig
+from pipeline.model import Locost, LocostConfig, sharded_flash
 from pipeline.model.sequence import (
     ALONE,
     Unconnected,
@@ -17,7 +17,14 @@ from pipeline.model.sequence import (
     swap,
     unswap,
 )
-from pipeline.model.sharded_attention import Dropout, _MergedAttention, own_attention
+from pipeline.model.sharded_attention import (
+    Dropout,
+    _MergedAttention,
+    choose_way,
+    own_attention,
+    own_gradients,
+    way_error,
+)
 
 TINY = LocostConfig(
     vocab_size=40, d_model=12, state_dim=4, d_ff=24, encoder_layers=2, decoder_layers=2,
@@ -99,6 +106,71 @@ def test_merged_attention_and_its_gradients(dropout, monkeypatch):
     assert torch.allclose(found[1].sum(0), leaves[0].grad, rtol=0, atol=1e-12)
     for own, leaf in zip(found[2:4], leaves[1:], strict=True):
         assert torch.allclose(torch.cat([*own], dim=2), leaf.grad, rtol=0, atol=1e-12)
+
+
+class FlashOperators:
+    """Torch's two operators of flash attention, which no CPU has: their arguments and layouts, row
+    by row by `own_attention`. In `faulty`, the backward pass takes the part for the whole."""
+
+    def __init__(self, faulty: bool = False) -> None:
+        self.faulty = faulty
+
+    def rows(self, query_ends, key_ends, queries, *others):
+        for row in range(len(query_ends) - 1):
+            q, k = (slice(*ends[row : row + 2].tolist()) for ends in (query_ends, key_ends))
+            yield row, q, k, [x[q].transpose(0, 1)[None].float() for x in (queries, *others)]
+
+    def _flash_attention_forward(
+        self, queries, keys, values, query_ends, key_ends, longest, longest_key, dropout, causal,
+        debug, *, scale,
+    ):  # fmt: skip
+        assert (dropout, causal, debug, scale) == (0.0, False, False, 1.0)
+        assert (len(queries), len(keys)) == (query_ends[-1], key_ends[-1])
+        assert longest == query_ends.diff().max() and longest_key >= key_ends.diff().max()
+        out, lse = torch.empty_like(queries), torch.empty(queries.shape[1], len(queries))
+        for _, q, k, (own,) in self.rows(query_ends, key_ends, queries):
+            pair = [x[k].transpose(0, 1)[None].float() for x in (keys, values)]
+            context, of_row = own_attention(own, *pair, None)
+            out[q] = context[0].transpose(0, 1).to(out.dtype)
+            lse[:, q] = of_row[0, ..., 0].nan_to_num(neginf=torch.inf)
+        return out, lse, torch.zeros(2), torch.zeros(()), None
+
+    def _flash_attention_backward(
+        self, grad, queries, keys, values, out, lse, query_ends, key_ends, longest, longest_key,
+        dropout, causal, rng_state, unused, *, scale,
+    ):  # fmt: skip
+        assert (dropout, causal, scale, len(rng_state), unused.dim()) == (0.0, False, 1.0, 2, 0)
+        grads = [torch.empty_like(x) for x in (queries, keys, values)]
+        for _, q, k, (own, of_row, whole) in self.rows(query_ends, key_ends, queries, grad, out):
+            pair = [x[k].transpose(0, 1)[None].float() for x in (keys, values)]
+            whole_lse = lse[None, :, q, None]
+            if self.faulty:
+                whole, whole_lse = own_attention(own, *pair, None)
+            found = own_gradients(of_row, own, *pair, None, whole, whole_lse, 0.0, 0)
+            for result, place, one in zip(grads, (q, k, k), found, strict=True):
+                result[place] = one[0].transpose(0, 1).to(result.dtype)
+        return tuple(grads)
+
+
+def test_flash_attention_to_a_part_is_called_as_its_operators_are(monkeypatch):
+    """Stand-ins for the operators: nothing here can run them. Their test at the start of a run,
+    which decides whether they are used, sees a wrong one."""
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(sharded_flash, "aten", FlashOperators())
+    assert 0 < way_error("flash", cpu, torch.bfloat16, 8) < 2e-2
+    monkeypatch.setattr(sharded_flash, "aten", FlashOperators(faulty=True))
+    assert way_error("flash", cpu, torch.bfloat16, 8) > 0.1
+    assert choose_way(cpu, torch.bfloat16, 8)[0] == "blocks"
+    assert way_error("blocks", cpu, torch.float32, 8) < 1e-5
+
+
+def test_flash_attention_to_a_part_of_padding_alone_calls_no_operator(monkeypatch):
+    monkeypatch.setattr(sharded_flash, "aten", None)
+    x, nowhere = torch.randn(2, 1, 3, 4).bfloat16(), torch.zeros(2, 1, 1, 3).bool()
+    context, lse, state = sharded_flash.flash_attention(x, x, x, nowhere, 0.0, 0)
+    assert not context.any() and (lse == -torch.inf).all()
+    grads = sharded_flash.flash_gradients(context, x, x, x, nowhere, context, lse, 0.0, 0, *state)
+    assert not any(grad.any() for grad in grads)
 
 
 def test_a_part_of_padding_alone_adds_nothing():

@@ -45,8 +45,7 @@ PAIR: list[Case] = [
     ("stopped", STEPS, (*SHARED, *DROPOUT, *RECOMPUTED)),
     ("accumulation chosen", 2, (*SHARED, "--train.accumulation", "0")),
     # Last: DeepSpeed then replaces torch's linear function for good.
-    ("zero3", STEPS, (*SHARED, *zero("zero3"))),
-    ("zero3 recomputed", STEPS, (*SHARED, *zero("zero3"), *RECOMPUTED)),
+    ("zero3", STEPS, (*SHARED, *zero("zero3"), *RECOMPUTED)),
 ]
 FOUR: list[Case] = [
     ("two groups of two", STEPS, (*SHARED, *zero("zero1"), "--train.accumulation", "1")),
