@@ -13,6 +13,8 @@ from pipeline.common.units import GIB
 from pipeline.inference.memory import OVERHEAD, DocumentMemory
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.generation import DecodingStrategy
+from pipeline.model.kept_kernels import kept_bytes
+from pipeline.model.parameter_counts import ParameterCounts
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURE = """
@@ -23,15 +25,20 @@ from pipeline.distributed.device import Peak, keep_no_freed_arrays
 from pipeline.inference.memory import DocumentMemory
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.generation import DecodingStrategy
+from pipeline.model.sequence import Unconnected
 
 keep_no_freed_arrays()
-tokens, bf16 = 60_000, sys.argv[3] == "bf16"
+bf16, processes = sys.argv[3] == "bf16", int(sys.argv[4])
+tokens = 60_000 * processes
 strategy = DecodingStrategy(max_new_tokens=3)
 for cached, sizes in json.loads(sys.argv[2]):
     torch.manual_seed(0)
     config = LocostConfig(**sizes)
     model = Locost(config).eval()
-    document = DocumentMemory(config, tokens, strategy, 2 if bf16 else 4, on_gpu=False)
+    model.use_sequence(Unconnected(processes))
+    document = DocumentMemory(
+        config, tokens, strategy, 2 if bf16 else 4, False, processes=processes
+    )
     way = document.choose_plan(0, 2**60, 2**60 if cached else 0)
     assert way.cached == cached
     ids = torch.randint(3, config.vocab_size, (1, tokens))
@@ -113,16 +120,20 @@ def test_what_is_needed_grows_with_what_is_asked():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_peak_of_a_process_is_bounded_and_near(precision):
-    """Both forms of cross-attention: the first in a fresh process, whose libraries count."""
+def test_the_peak_of_a_process_is_bounded_and_near(precision, processes):
+    """Both forms of cross-attention: the first in a fresh process, whose libraries count.
+
+    One process stands for those that share a source: it computes and holds what each of them does.
+    """
     sizes = {
         "d_model": 192, "d_ff": 512, "state_dim": 16, "num_heads": 3, "vocab_size": 1000,
         "encoder_layers": 2,
     }  # fmt: skip
     cases = [[True, {**sizes, "decoder_layers": 6}], [False, {**sizes, "decoder_layers": 2}]]
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(ROOT), json.dumps(cases), precision],
+        [sys.executable, "-c", MEASURE, str(ROOT), json.dumps(cases), precision, str(processes)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -131,3 +142,16 @@ def test_the_peak_of_a_process_is_bounded_and_near(precision):
         if not found["resets"]:
             pytest.skip("this system cannot reset a process's high-water mark")
         assert 0.6 * (found["expected"] - OVERHEAD) < found["measured"] <= found["expected"], lines
+
+
+def test_processes_that_share_a_source_hold_about_their_part_of_it():
+    """All but what each has whole: weights in bf16, self-attention's past, libraries."""
+    whole = base(600_000)
+    alone = whole.choose_plan(0, 2**60, 2**60)
+    common = OVERHEAD + whole.product_bytes * ParameterCounts.of(whole.config).products
+    for processes in (2, 8):
+        each = replace(whole, processes=processes).choose_plan(0, 2**60, 2**60)
+        assert each.source == alone.source // processes
+        assert 1 <= (each.peak - common) / ((alone.peak - common) / processes) < 1.25
+    short = replace(base(1000, product_bytes=4), processes=3).choose_plan(0, 2**60, 2**60)
+    assert short.kernels == kept_bytes(LocostConfig(), 1002) // 3
