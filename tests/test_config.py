@@ -284,18 +284,14 @@ def test_a_wrong_flag_is_not_the_recipes_fault(flag, said):
         parse(["--config", "debug.yaml", *flag])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--train.validation_rouge", "true"], "with train.validation_rouge true, which generates"),
-        (["--model.baseline", "t5"], "which only LOCOST has, with --model.baseline t5"),
-    ],
-)
-def test_what_shared_sources_exclude_is_refused(words, said):
-    shared = ["--train.sequence_parallel_size", "2"]
-    with pytest.raises(ValueError, match=f"train.sequence_parallel_size is 2,? {said}"):
-        parse([*DATA, "--data.validation", "elsewhere", *words, *shared])
-    parse([*DATA, "--data.validation", "elsewhere", *words])
+def test_sources_shared_by_processes_exclude_baselines():
+    shared, baseline = ["--train.sequence_parallel_size", "2"], ["--model.baseline", "t5"]
+    said = "which only LOCOST has, with --model.baseline t5"
+    with pytest.raises(ValueError, match=f"train.sequence_parallel_size is 2, {said}"):
+        parse([*DATA, *baseline, *shared])
+    parse([*DATA, *baseline])
+    rouge = ["--data.validation", "elsewhere", "--train.validation_rouge", "true"]
+    assert parse([*DATA, *rouge, *shared])[0].train.validation_rouge  # in the same groups
 
 
 def test_processes_that_share_sources_count_as_one():

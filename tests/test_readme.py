@@ -112,14 +112,16 @@ def run(server, tmp_path_factory):
 
     Python commands run in forks of the server. Launchers run as they are, except that only the
     start page has deepspeed's own: elsewhere its command runs in the environment that deepspeed
-    gives the one process that it starts here.
+    gives the one process that it starts here, unless it is to start several.
     """
     log = tmp_path_factory.mktemp("log") / "output"
 
     def call(command: str, folder: Path, launcher: bool = False) -> None:
         words = words_of(command)
         environment = {**os.environ, **AS_ROOT, **ONE_PROCESS, "PYTHON": sys.executable}
-        if words[0] == "deepspeed" and not launcher:
+        if "--num_gpus" in words:
+            words[1:1] = ["--master_port", str(free_port())]
+        elif words[0] == "deepspeed" and not launcher:
             environment |= {
                 "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(free_port()),

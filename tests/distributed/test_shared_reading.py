@@ -13,7 +13,7 @@ import shared_reading
 import torch
 
 from pipeline import evaluate, summarize
-from pipeline.distributed.world import World
+from pipeline.distributed.world import World, free_port
 from pipeline.evaluation.evaluator import evaluate as evaluated
 from pipeline.inference.decode import load
 from pipeline.model.sequence import Unconnected
@@ -190,6 +190,7 @@ def test_the_launcher_starts_what_shares_a_text(checkpoint, texts, capfd):
     assert summarize.main(common) == 0
     expected = capfd.readouterr().out
     launch = [sys.executable, "-m", "deepspeed.launcher.runner", "-q", "--num_accelerators", "2"]
+    launch += ["--master_port", str(free_port())]
     done = subprocess.run(
         [*launch, str(SUMMARIZE), "--sequence_parallel_size=2", "--quiet", *common],
         capture_output=True, text=True, timeout=300, env={**os.environ, "DS_ACCELERATOR": "cpu"},

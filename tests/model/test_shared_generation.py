@@ -62,7 +62,7 @@ def model() -> Locost:
     return model
 
 
-@pytest.mark.parametrize(("source", "size"), zip(SOURCES, (2, 4, 4), strict=True))
+@pytest.mark.parametrize(("source", "size"), [*zip(SOURCES, (2, 4, 4), strict=True)])
 def test_the_same_tokens_as_in_one_process(model, source, size):
     ids, mask = batch(source)
     for (budget, _), strategy in (
