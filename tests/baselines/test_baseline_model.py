@@ -14,6 +14,7 @@ from pipeline.baselines.model import Baseline, load_baseline
 from pipeline.baselines.registry import check_model, load_model, save_model
 from pipeline.baselines.systems import SYSTEMS, BaselineConfig, Name, name_of
 from pipeline.data.collate import collate
+from pipeline.inference.decode import check_sharing
 from pipeline.shards import Dataset
 
 # The kinds of data in turn: each system meets one.
@@ -305,3 +306,10 @@ def test_which_system_a_configuration_is_of():
     assert name_of({"model_type": "longt5"}) == "longt5-local"  # transformers' default
     assert name_of({"architecture": "locost"}) is None
     assert name_of(["longt5"]) is None
+
+
+def test_processes_cannot_share_its_sources(tmp_path):
+    save_model(make("t5"), tmp_path)
+    check_sharing(tmp_path, 1)
+    with pytest.raises(ValueError, match=r"^--sequence_parallel_size 2 is for LOCOST, and .* base"):
+        check_sharing(tmp_path, 2)
