@@ -15,6 +15,7 @@ LONGEST = (
     "tests/training/test_checkpoint_faults.py",
     "tests/training/test_trainer.py",
     "tests/training/test_learning.py",
+    "tests/training/test_sequence_parallel.py",
 )
 """Groups that take a minute or more: first, so that no worker is left with one at the end."""
 FAULT_RUNS = ("tests/training/test_health.py", "tests/training/test_signals.py")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pipeline.common.command_line import described
 from pipeline.distributed.device import is_out_of_memory
+from pipeline.distributed.rendezvous import TIMEOUT
 from pipeline.distributed.world import World
 from pipeline.model.sequence import ALONE, SequenceGroup
 
@@ -96,5 +97,5 @@ def sequence_group(world: World) -> SequenceGroup:
 
 @cache
 def _connected(world: World) -> ConnectedGroup:
-    group, _ = dist.new_subgroups(world.sequence_size)
+    group, _ = dist.new_subgroups(world.sequence_size, timeout=TIMEOUT)
     return ConnectedGroup(group, world.sequence_rank, world.sequence_size)
