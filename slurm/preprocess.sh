@@ -41,6 +41,7 @@ every_split() {
     local dataset=jsonl split input
     case $what in
         arxiv | pubmed | govreport | summscreenfd | booksum_chapter | booksum_book) dataset=${what//_/-} ;;
+        booksum_book_whole) dataset=booksum-book ;;
     esac
     input=$(of_set INPUT "$what")
     input=${input//\{set\}/$what}

@@ -40,7 +40,8 @@
 : "${SETS:=arxiv pubmed govreport summscreenfd booksum_chapter booksum_book}"
 : "${SETS_DIR:=sets}"
 # Each of these can be set for one set, with its name in capitals as a prefix. {split} is train,
-# validation or test. Any set but these six is read as JSON lines (docs/data.md).
+# validation or test. Any set but these six is read as JSON lines (docs/data.md), except for
+# booksum_book_whole: booksum_book, each book trained on as a whole (docs/books.md).
 : "${INPUT:=$SETS_DIR/{set\}/{split\}*}"          # ARXIV_INPUT=arxiv-dataset.zip
 : "${PREPROCESS_ARGUMENTS:=}"                     # BOOKSUM_BOOK_PREPROCESS_ARGUMENTS="--root books"
 : "${PRETRAIN_ARGUMENTS:=}"
@@ -49,3 +50,8 @@
 : "${EVALUATE_SPLIT:=test}"                       # GOVREPORT_EVALUATE_SPLIT=validation (SCROLLS)
 : "${GOVREPORT_EVALUATE_ARGUMENTS:=--max_new_tokens 1024}"
 : "${BOOKSUM_BOOK_EVALUATE_ARGUMENTS:=--max_new_tokens 1024 --source_length 0}"   # whole books
+: "${BOOKSUM_BOOK_WHOLE_INPUT:=${BOOKSUM_BOOK_INPUT:-$SETS_DIR/booksum_book/{split\}*}}"
+: "${BOOKSUM_BOOK_WHOLE_PREPROCESS_ARGUMENTS:=${BOOKSUM_BOOK_PREPROCESS_ARGUMENTS:-$PREPROCESS_ARGUMENTS}}"
+# The GPUs of a node share each book: all of them, however many there are.
+: "${BOOKSUM_BOOK_WHOLE_FINETUNE_ARGUMENTS:=$FINETUNE_ARGUMENTS --train.sequence_parallel_size $GPUS_PER_NODE}"
+: "${BOOKSUM_BOOK_WHOLE_EVALUATE_ARGUMENTS:=$BOOKSUM_BOOK_EVALUATE_ARGUMENTS}"

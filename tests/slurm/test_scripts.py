@@ -260,6 +260,34 @@ def test_a_node_with_a_missing_gpu_is_named(cluster, site, tmp_path):
 
 
 @pytest.mark.slow
+def test_whole_books_are_shared_by_the_gpus_of_a_node(site, tmp_path):
+    """The recipe says eight; the settings, as many as a node has. The text is BookSum-Book's."""
+
+    def bash(script: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        own = {
+            "CPU": "1",
+            "PYTHON": sys.executable,
+            "RUNS": str(tmp_path),
+            "MPIRUN": "true",
+            **more,
+        }
+        return subprocess.run(
+            ["bash", f"{ROOT}/slurm/{script}", "booksum_book_whole", *arguments],
+            cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True,
+        )  # fmt: skip
+
+    four = bash("finetune.sh", "--check_arguments", GPUS_PER_NODE="4")
+    assert four.returncode == 0 and "ready: " in four.stdout, four.stderr
+    eight = {"GPUS_PER_NODE": "4", "BOOKSUM_BOOK_WHOLE_FINETUNE_ARGUMENTS": " "}
+    refused = bash("finetune.sh", "--check_arguments", **eight)
+    assert "sequence_parallel_size 8 does not divide the 4 processes" in refused.stderr
+    missing = bash("preprocess.sh", "--dry_run", SETS_DIR=str(tmp_path),
+                   TOKENIZER=str(site.folder / "tokenizer.model"))  # fmt: skip
+    assert missing.returncode == 2, missing.stdout
+    assert f"{tmp_path}/booksum_book/train*" in missing.stderr
+
+
+@pytest.mark.slow
 def test_outside_slurm_a_script_only_checks(site, tmp_path):
     def bash(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **site.settings("checked", **more)}

@@ -74,6 +74,8 @@ def test_each_stage_comes_after_those_it_needs(settings):
     assert (arxiv.parallel, arxiv.argument) == (1, "arxiv")
     assert c4.log(settings, "7") == settings.runs / "logs" / "locost-preprocess-c4-7.log"
     assert stages[-1].comment(settings) == f"locost:{settings.runs}:report"
+    whole = {stage.name: stage for stage in stage_graph(settings_of(SETS="booksum_book_whole"))}
+    assert whole["finetune-booksum_book_whole"].argument == "booksum_book_whole"
 
 
 @pytest.mark.parametrize(

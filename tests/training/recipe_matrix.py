@@ -32,8 +32,10 @@ def main(output: Path, arguments: list[str]) -> None:
         if configuration == "zero3":  # does not generate
             words += ["--train.validation_rouge", "false"]
         config, _ = parse([*words, "--output", str(output / f"{recipe}-{configuration}")])
+        shared = min(config.train.sequence_parallel_size, world.size)  # all of these, at most
+        words += ["--train.sequence_parallel_size", str(shared)]
         # The recipe's own accumulation, at the smallest batch that has it.
-        batch = str(world.size * (config.train.accumulation or 2))  # 0: to be chosen
+        batch = str(world.size // shared * (config.train.accumulation or 2))  # 0: to be chosen
         config, _ = parse([*words, "--train.batch_size", batch, "--output", config.output])
         assert train(config, prepare(config, world), world) == 0
     distributed.stop()

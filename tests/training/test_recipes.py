@@ -69,7 +69,9 @@ def test_the_command_in_a_recipe_runs(
             kind = validation_folder if word.endswith("validation") else dataset_folder
             (tmp_path / word).symlink_to(kind)
     monkeypatch.chdir(tmp_path)
-    status, text = trainer.server.run_in_one([*words, *SMALL, "--dry_run"])
+    shared = read(name).train.sequence_parallel_size
+    job = ["--processes", str(shared)] if shared > 1 else []
+    status, text = trainer.server.run_in_one([*words, *SMALL, "--dry_run", *job])
     assert status == 0, text
 
 
@@ -116,6 +118,25 @@ def test_fine_tuning_has_the_papers_lengths_and_epochs(name):
     assert bool(config.train.early_stopping) == (name != "booksum_book")
     if config.train.early_stopping:  # about one validation an epoch
         assert config.train.validate_every == pytest.approx(samples / 128, rel=0.07)
+
+
+def test_whole_books_are_those_of_the_papers_recipe_without_truncation():
+    """The GPUs of a node share each, and blocks are recomputed; the rest is the same, except that
+    they do not generate."""
+    paper, ours = (read(f"finetune_booksum_book{name}").as_dict() for name in ("", "_whole"))
+    differs = {
+        name: (paper[part][name], value)
+        for part in ("model", "data", "train")
+        for name, value in ours[part].items()
+        if paper[part].get(name) != value
+    }
+    assert differs == {
+        "source_length": (32768, 0),
+        "accumulation": (8, 0),
+        "sequence_parallel_size": (1, 8),
+        "recompute_activations": (False, True),
+        "validation_rouge": (True, False),
+    }
 
 
 def test_the_sweep_over_contexts_sets_one_value():
