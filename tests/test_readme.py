@@ -50,6 +50,7 @@ SMALLER = {
     "estimate.py": "--model.d_model 16 --model.d_ff 32 --model.encoder_layers 1 "
     "--model.decoder_layers 1 --model.num_heads 2 --model.head_dim 8",
     "benchmark.py launches": "--config demo_pretrain.yaml --shapes 2x64x16 --decode 2x64",
+    "benchmark.py sequence": "--lengths 256 --processes 1 2",
     "benchmark.py processes": "--batch_size 4 --steps 2",
     "tokenizer train": "--vocab_size 36",
 }
