@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
+
+from pipeline.counting.fake_card import CardTensor
 
 aten = torch.ops.aten
 WITHOUT_KERNEL = {
@@ -105,6 +107,8 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     """Operations of matrix products, attention and FFTs; 0 of others."""
     packet = func.overloadpacket
     if packet in flop_registry:
+        # Packed rows count as if all were of the longest's length, which a card without data lacks.
+        args, kwargs, result = tree_map_only(CardTensor, lambda x: x.elem, (args, kwargs, result))
         return float(flop_registry[packet](*args, **kwargs, out_val=result))
     if packet not in TRANSFORMS:
         return 0.0

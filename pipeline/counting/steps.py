@@ -116,6 +116,7 @@ def micro_batch(
         config = replace(config, dropout=0.0)
     model = model_on_card(config).train()
     model.use_sequence(Unconnected(sequence))
+    model.decoder.shared_way = "flash" if bf16 else "blocks"
     with patch.object(encoder, "own_random", lambda *_: nullcontext()):
         return _micro_batch(model, bf16, batch, source, target)
 

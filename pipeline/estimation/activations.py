@@ -123,19 +123,24 @@ class ActivationMemory:
     def attention_backward(self, batch: PaddedShape) -> int:
         """Added by a decoder block's backward pass: gradients of the attention weights, where
         they exist, or of the feed-forward; the block's activations, if recomputed. Of a shared
-        source: some of the scores and their gradients, with dropout twice as many."""
+        source: by flash attention (bf16 on a GPU) keys and values without padding, else some of
+        the scores and their gradients, with dropout twice as many."""
         longest = max(
             batch.target if self._plain_self_attention else 0,
             batch.source if self._plain_cross_attention else 0,
         )
         scores = batch.samples * self.config.num_heads * batch.target * longest
         again = self.decoder_block(batch) if self.recompute else 0
-        if self.sequence > 1:
+        packed = 0
+        if self.sequence > 1 and self.on_gpu and self.product_bytes < FP32:
+            inner = self.config.num_heads * self.config.head_dim
+            packed = 2 * self.product_bytes * self._sources(batch) * inner
+        elif self.sequence > 1:
             merged = self.config.num_heads * batch.samples * batch.target * self._length(batch)
             block = min(BLOCK_SCORES[self._device], merged // self.sequence)
             scores = max(scores, block * (2 if self.config.dropout else 1))
         dense = 2 * self.product_bytes * batch.targets * self.config.d_ff
-        return max(2 * FP32 * scores, dense) + again
+        return max(2 * FP32 * scores, packed, dense) + again
 
     def feed_forward_backward(self, batch: PaddedShape) -> int:
         """Added by the backward pass of the last encoder block's feed-forward: gradients of states
