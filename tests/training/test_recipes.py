@@ -135,7 +135,6 @@ def test_whole_books_are_those_of_the_papers_recipe_without_truncation():
         "accumulation": (8, 0),
         "sequence_parallel_size": (1, 8),
         "recompute_activations": (False, True),
-        "validation_rouge": (True, False),
     }
 
 
