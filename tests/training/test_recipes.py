@@ -121,8 +121,7 @@ def test_fine_tuning_has_the_papers_lengths_and_epochs(name):
 
 
 def test_whole_books_are_those_of_the_papers_recipe_without_truncation():
-    """The GPUs of a node share each, and blocks are recomputed; the rest is the same, except that
-    they do not generate."""
+    """The GPUs of a node share each, and blocks are recomputed; the rest is the same."""
     paper, ours = (read(f"finetune_booksum_book{name}").as_dict() for name in ("", "_whole"))
     differs = {
         name: (paper[part][name], value)
