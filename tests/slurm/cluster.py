@@ -30,7 +30,7 @@ FINAL_STATES = (
 ).split()
 PROGRAMS = "munged slurmctld slurmd sbatch srun scontrol sinfo squeue scancel unshare".split()
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # daemons: not in everyone's PATH
-FOREIGN = ("SLURM", "SBATCH", "SRUN", "SALLOC", "SQUEUE", "SINFO", "SCANCEL", "SCONTROL")
+FOREIGN = ("SLURM", "SBATCH", "SRUN", "SALLOC", "SQUEUE", "SINFO", "SCANCEL", "SCONTROL", "DS_")
 
 CONFIGURATION = """\
 ClusterName=test

@@ -122,7 +122,8 @@ def wait_until_training(cluster: Cluster, job: str, run: Path) -> None:
         fields = cluster.job(job)
         state, began = fields["JobState"], fields["StartTime"]
         if state == "RUNNING":
-            if heartbeat(run)["time"] > datetime.fromisoformat(began).timestamp():
+            # To the second: what ran before the job may have moved in the rest of that one.
+            if heartbeat(run)["time"] > datetime.fromisoformat(began).timestamp() + 1:
                 return
         else:
             assert state in ("PENDING", "COMPLETING"), f"{fields}\n{cluster.log(job)}"
