@@ -17,7 +17,7 @@ from pipeline.training.prepare import prepare  # noqa: E402
 from pipeline.training.trainer import train  # noqa: E402
 
 CONFIGURATIONS = ("zero1", "zero2", "zero3", "zero2_offload")
-ACCUMULATIONS = (1, 2, 4)
+ACCUMULATIONS = (1, 4)
 PRECISIONS = ("fp32", "bf16")
 CASES = [
     (configuration, accumulation, precision)

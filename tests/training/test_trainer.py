@@ -248,10 +248,10 @@ def test_a_check_is_made_for_the_processes_of_the_job(trainer, tmp_path):
 def test_compiled_and_recomputed_blocks_learn_the_same(trainer, tmp_path):
     plain, compiled = tmp_path / "plain", tmp_path / "compiled"
     fp32 = ("--train.precision", "fp32", "--train.max_steps", "5")
-    status, text = trainer.run(plain, *fp32)
+    status, text = trainer.run(plain, *fp32, processes=1)
     assert status == 0, text
     options = ("--train.blocks", "compiled", "--train.recompute_activations", "true")
-    status, text = trainer.run(compiled, *fp32, *options)
+    status, text = trainer.run(compiled, *fp32, *options, processes=1)
     assert status == 0, text
     assert "blocks: compiled (relative error" in text
     for ours, reference in zip(metrics(compiled), metrics(plain), strict=True):
