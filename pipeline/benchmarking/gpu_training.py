@@ -38,7 +38,7 @@ from pipeline.model import LocostConfig
 NEEDED = ("deepspeed", "msgpack", "webdataset", "sentencepiece", "jsonargparse", "tensorboard")
 """What training imports beyond the rest of the check."""
 STAGES = (1, 3, 2)
-"""In order of importance: ZeRO 3 differs most from the recipe's ZeRO 1; at toy sizes these two."""
+"""In order of importance: ZeRO 3 differs most from the recipe's ZeRO 1; at toy sizes it alone."""
 STEPS, STOPPED_STEPS = 6, 4
 """Of the first run, and of those that are compared."""
 SHARE = 8
@@ -122,7 +122,7 @@ def training(device: torch.device, small: bool) -> Iterator[Row]:
         training_data.write(setup.data, shapes, model.vocab_size, copies=2)
         yield from unless_it_raises("by deepspeed", first_run(setup))
         exact = True
-        for stage in STAGES[:2] if small else STAGES:
+        for stage in (3,) if small else STAGES:
             name = f"ZeRO {stage}, {'deterministic' if exact else 'by default'}"
             failed = yield from unless_it_raises(name, stop_and_resume(setup, stage, exact))
             exact = exact and not failed  # an operator without such an algorithm, perhaps
