@@ -155,6 +155,19 @@ def traffic(world: World) -> Iterator[dict[str, Any]]:
             yield {"size": size, "recompute": recompute, "bytes": group.bytes_sent - before}
 
 
+def compiled(world: World) -> Iterator[dict[str, Any]]:
+    """The error of compiled blocks, without the code generator, which takes minutes; recomputed."""
+    torch.manual_seed(0)
+    model = Locost(CONFIG)
+    inputs = batch("odd")
+    right = gradients(deepcopy(model).double(), inputs, ALONE)
+    model.compile_blocks(backend="aot_eager", dynamic=True)
+    for recompute in (False, True):
+        model.recompute_activations(recompute)
+        found = gradients(model, inputs, sequence_group(world.in_sequences(2)))
+        yield {"recompute": recompute, "error": error(found, right)}
+
+
 def deepspeed_exchange(world: World) -> Iterator[dict[str, Any]]:
     """Whether DeepSpeed's own exchange gives the same bits, forward and backward."""
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
@@ -174,6 +187,7 @@ PARTS: dict[str, Callable[[World], Iterator[dict[str, Any]]]] = {
     "exactness": exactness,
     "dropout": dropout,
     "traffic": traffic,
+    "compiled": compiled,
     "deepspeed": deepspeed_exchange,
 }
 

@@ -37,6 +37,11 @@ def test_gradients_equal_those_of_one_process(matrix):
     print(f"worst relative errors: {worst}")
 
 
+def test_compiled_blocks_are_exact_too(matrix):
+    assert all(result["error"] < TOLERANCE["float32"] for result in matrix["compiled"])
+    assert len(matrix["compiled"]) == 2
+
+
 def test_dropout_is_reproducible_and_a_groups_loss_is_one(matrix):
     plain, recomputed = (result["runs_by_rank"] for result in matrix["dropout"])
     assert plain == recomputed  # the same masks again in backward
