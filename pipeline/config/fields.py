@@ -100,7 +100,7 @@ class TrainConfig:
     rest in the backward pass; less memory, more time."""
     kernel_build: Literal["auto", "torch", "triton"] = "auto"
     """How the encoder's convolution kernels and their gradients are computed. torch: by matrix
-    products; triton: in three launches on an NVIDIA GPU. auto: as for attention."""
+    products; triton: in three or four launches on a GPU. auto: as for attention."""
     fft: Literal["auto", "rows", "pairs"] = "auto"
     """How training batches are convolved. rows: each in a real FFT; pairs: two rows in a complex
     one. auto: as for attention; on a CPU rows."""
