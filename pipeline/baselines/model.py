@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.baselines.systems import SYSTEMS, BaselineConfig, name_of
+from pipeline.baselines.attention import attention_kernels, use_attention
+from pipeline.baselines.systems import SYSTEMS, AttentionChoice, BaselineConfig, name_of
 from pipeline.baselines.transformers_classes import classes, transformers
 from pipeline.model.folder import CONFIG, FORMAT, WEIGHTS, read_header, read_settings, replace_file
 from pipeline.model.generation import DecodingStrategy, nucleus
@@ -43,6 +44,7 @@ class Baseline(nn.Module):
             decoder_start_token_id=config.start_id,
         )  # a folder's own is ignored: `generate` gets all options
         vars(self.network.config).pop("auto_map", None)  # remote code is neither run nor copied
+        use_attention(self.network, config.attention)
 
     @property
     def encoder(self) -> nn.Module:
@@ -136,6 +138,10 @@ class Baseline(nn.Module):
                 module.gradient_checkpointing = recompute
                 module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
+    def attention_kernels(self) -> dict[str, str]:
+        """The attention kernels in use, in words, by part: encoder, decoder, cross."""
+        return attention_kernels(self.network)
+
     def check_length(self, length: int, target: bool = False) -> None:
         """Raise ValueError if a source (or target) of that length exceeds the positions."""
         limit, setting = self.limits[target], self.config.system.positions[target]
@@ -192,14 +198,17 @@ def save_baseline(model: Baseline, folder: str | Path, tokenizer: str | Path | N
     replace_file(folder / CONFIG, lambda path: path.write_text(text))
 
 
-def load_baseline(folder: str | Path, dropout: float | None = None) -> Baseline:
+def load_baseline(
+    folder: str | Path, dropout: float | None = None, attention: AttentionChoice = "fast"
+) -> Baseline:
     """The model of a local folder, one of ours or a published one, on the CPU, in fp32.
 
-    `dropout` overrides the folder's own. No code of the folder is run. Raises ValueError if weights
-    are missing, not finite, or of another shape.
+    `dropout` overrides the folder's own. `attention`: as in BaselineConfig. No code of the
+    folder is run. Raises ValueError if weights are missing, not finite, or of another shape.
     """
     folder = Path(folder)
     config, settings = _read_config(folder)
+    config = replace(config, attention=attention)
     if dropout is not None:
         config = replace(config, dropout=dropout)
         setattr(settings, config.system.dropout, dropout)

@@ -1,8 +1,10 @@
 """The baseline systems and their base sizes; does not import transformers."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+AttentionChoice = Literal["fast", "eager"]
+ATTENTION: tuple[AttentionChoice, ...] = get_args(AttentionChoice)
 Name = Literal["longt5-tglobal", "longt5-local", "led", "bigbird", "lsg", "t5", "bart", "pegasus"]
 
 
@@ -106,6 +108,8 @@ class BaselineConfig:
     """Probability of residual dropout, in training."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Fields of transformers' configuration that differ from the base size."""
+    attention: AttentionChoice = "fast"
+    """The fastest exact kernels, or plain products and softmax; not part of a folder."""
     pad_id: int = 0
     eos_id: int = 1
     start_id: int = 0

@@ -101,6 +101,18 @@ class Decoder(nn.Module):
             x = block(x, targets, source)
         return self.dropout(self.norm(x))
 
+    def attention_kernels(self) -> dict[str, str]:
+        """The kernels of its self-attention (decoder) and cross-attention (cross), in words.
+
+        Both in training; decoding step by step is by sdpa.
+        """
+        own = self.attention_backend if self.relative_bias is None else "sdpa"
+        shared = self.sequence.size > 1
+        return {
+            "decoder": own,
+            "cross": f"shared source, {self.shared_way}" if shared else self.attention_backend,
+        }
+
     def start(
         self,
         states: Tensor,

@@ -98,6 +98,10 @@ class Locost(nn.Module):
             return self.head(x)
         return functional.linear(x * self.config.d_model**-0.5, self.embedding.weight)
 
+    def attention_kernels(self) -> dict[str, str]:
+        """What computes the mixing of positions, in words, by part: encoder, decoder, cross."""
+        return {"encoder": "state-space, FFT", **self.decoder.attention_kernels()}
+
     def use_sequence(self, group: SequenceGroup) -> None:
         """Share every source with the processes of a group, from now on: they all call the model
         with the same batches, and with the same state of torch's random numbers.
