@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import yaml
 
-from pipeline.baselines.systems import SYSTEMS
 from pipeline.benchmarking import (
     gpu_command,
     launches_command,
@@ -170,17 +169,27 @@ def build_parser() -> Parser:
 
     command = commands.add_parser("systems", help="memory and time of LOCOST and other systems")
     command.set_defaults(run=compare_systems)
-    _add_measured(command, "systems", [1024, 4096, 16384])
-    names = [systems.OURS, *SYSTEMS]
-    here = [systems.OURS, *(name for name, system in SYSTEMS.items() if not system.legacy)]
+    _add_measured(command, "systems", [1024, 2048, 4096, 8192, 16384], limit_s=900)
     command.add_argument(
-        "--systems", nargs="+", choices=names, default=here, metavar="NAME",
-        help=f"of {', '.join(names)} (all but lsg, for which run .venv-legacy/bin/python)",
+        "--systems", nargs="+", choices=systems.NAMES, default=systems.COMPARED, metavar="NAME",
+        help=f"of {', '.join(systems.NAMES)}; eager: attention by plain products (all but "
+        "longt5-local, none eager)",
     )  # fmt: skip
     command.add_argument("--tokens", type=count_from(1), default=512, help="target tokens (512)")
     command.add_argument(
-        "--settings", type=_settings, default={}, metavar="JSON",
+        "--settings", type=systems.parse_sizes, default={}, metavar="JSON",
         help='sizes that differ from the base ones, by system: \'{"t5": {"d_ff": 2048}}\'',
+    )  # fmt: skip
+    command.add_argument(
+        "--rounds", type=count_from(1), default=3, help="runs of each cell, in turn (3)"
+    )
+    command.add_argument(
+        "--legacy_python", type=Path, default=systems.LEGACY,
+        help="the Python that has LSG's packages (.venv-legacy/bin/python, by `make legacy`)",
+    )  # fmt: skip
+    command.add_argument(
+        "--page", type=Path,
+        help="write the tables of --output's record into this Markdown page; measure nothing",
     )  # fmt: skip
     _add_modes(command)
 
@@ -255,7 +264,7 @@ def _add_sweep(commands: Any, name: str, cases: Any, lengths: list[int], subject
     return command
 
 
-def _add_measured(command: Parser, name: str, lengths: list[int]) -> None:
+def _add_measured(command: Parser, name: str, lengths: list[int], limit_s: int = 600) -> None:
     """Options of every case, its limits, and the output folder."""
     command.add_argument(
         "--lengths", type=_integers, nargs="+", action=_Joined, default=lengths,
@@ -273,8 +282,8 @@ def _add_measured(command: Parser, name: str, lengths: list[int]) -> None:
     command.add_argument(
         "--limit_s",
         type=above_zero,
-        default=600,
-        help="time limit of one measurement in seconds (600)",
+        default=limit_s,
+        help=f"time limit of one measurement in seconds ({limit_s})",
     )
     command.add_argument(
         "--memory_limit",
@@ -328,17 +337,6 @@ def _save(command: str, found: dict[str, Any], output: Path) -> int:
 
 def _integers(text: str) -> list[int]:
     return [count_from(1)(part) for part in text.split(",")]
-
-
-def _settings(text: str) -> dict[str, dict[str, Any]]:
-    try:
-        settings = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
-    names = [systems.OURS, *SYSTEMS]
-    if not isinstance(settings, dict) or not settings.keys() <= set(names):
-        raise argparse.ArgumentTypeError(f"{text!r}: give settings by system, {', '.join(names)}")
-    return settings
 
 
 def _forms(text: str) -> list[str]:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from pipeline.baselines.model import Baseline
 from pipeline.baselines.registry import Model
-from pipeline.baselines.systems import SYSTEMS, BaselineConfig
+from pipeline.baselines.systems import ATTENTION, SYSTEMS, BaselineConfig
 from pipeline.benchmarking import references
+from pipeline.benchmarking.cheap_weights import repeated_draws
 from pipeline.common.units import GIB
-from pipeline.distributed.device import Peak, best, timed
+from pipeline.distributed.device import Peak, Times, best, medians, timed
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.decoder import DecoderState
 from pipeline.model.layers import GatedFeedForward
@@ -26,6 +27,8 @@ Mode = Literal["inference", "training"]
 Memory = Literal["plain", "saving"]
 Result = dict[str, Any]
 ROUNDS, ENOUGH_SECONDS = 5, 10.0
+SYSTEM_SECONDS = 5.0
+"""Of a whole system a process repeats a pass until these are over, so a long one is made once."""
 WARM_UP_LENGTH = 16
 # Arrays of (H, N, L) complex numbers that the materialised reference holds at its peak.
 MATERIALISED_ARRAYS = {"inference": 2, "training": 4}
@@ -40,7 +43,7 @@ class Case:
     """One measurement's settings; plain values, so that another process can read them as JSON."""
 
     subject: str
-    """One of SUBJECTS."""
+    """One of SUBJECTS; of a baseline also `NAME:eager`, with attention by plain products."""
     mode: Mode
     """Forward without gradients, or forward and backward."""
     length: int
@@ -92,7 +95,7 @@ def measure(case: Case) -> Result:
     device = torch.device(case.device)
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
-    return SUBJECTS[case.subject](case, device)
+    return SUBJECTS[case.subject.partition(":")[0]](case, device)
 
 
 def _ssm(case: Case, device: torch.device) -> Result:
@@ -162,7 +165,7 @@ def _encoder(case: Case, device: torch.device) -> Result:
     model = Locost(config).to(device).train(case.mode == "training")
     model.encoder.keep_kernels(False)
     ids = torch.randint(3, config.vocab_size, (case.batch, case.length), device=device)
-    result = _run_measured(_pass(model.encode, ids, case, device), case, device, model)
+    result = _run_measured(_pass(model.encode, ids, case, device), device, model)
     return result | {"tokens_per_s": case.batch * case.length / result["wall_s"]}
 
 
@@ -206,10 +209,13 @@ def _decode(case: Case, device: torch.device) -> Result:
 
 def _system(case: Case, device: torch.device) -> Result:
     """A whole model, LOCOST or a baseline: from source and teacher-forced target to the loss."""
-    model = _built(case).to(device).train(case.mode == "training")
-    if case.memory == "saving":
+    with repeated_draws():
+        model = _built(case)
+    model = model.to(device).train(case.mode == "training")
+    recomputes = case.memory == "saving" and case.mode == "training"
+    if recomputes:
         model.recompute_activations()
-    elif isinstance(model, Locost):
+    if case.memory == "plain" and isinstance(model, Locost):
         model.encoder.use_token_blocks(sys.maxsize)
     size = model.config.vocab_size
     source = torch.randint(3, size, (case.batch, case.length), device=device)
@@ -220,12 +226,22 @@ def _system(case: Case, device: torch.device) -> Result:
         assert found is not None
         return found
 
-    result = _run_measured(_pass(loss, source, case, device), case, device, model)
-    weights = sum(parameter.nbytes for parameter in model.parameters())
+    one_pass = _pass(loss, source, case, device)
+
+    def step() -> None:
+        model.zero_grad()  # the gradients are part of every pass's peak
+        one_pass()
+
+    measured = _run_measured(
+        step, device, model, lambda run: medians(run, device, ROUNDS, SYSTEM_SECONDS)
+    )
+    kernels = model.attention_kernels()
     return {
-        **result,
-        "tokens_per_s": case.batch * case.length / result["wall_s"],
-        "weights_gib": weights / GIB,
+        **measured,
+        "tokens_per_s": case.batch * case.length / measured["wall_s"],
+        "weights_gib": sum(parameter.nbytes for parameter in model.parameters()) / GIB,
+        "kernel": "; ".join(f"{part} {words}" for part, words in kernels.items()),
+        "recomputation": recomputes,
     }
 
 
@@ -236,14 +252,18 @@ def _built(case: Case) -> Model:
     """
     if case.subject == "locost":
         return Locost(case.config)
-    name = next(name for name in SYSTEMS if name == case.subject)
+    wanted, _, attention = case.subject.partition(":")
+    name = next(name for name in SYSTEMS if name == wanted)
     system = SYSTEMS[name]
     settings = {**system.base, **case.model}
     for setting, length in zip(system.positions, (case.length, case.tokens), strict=True):
         if setting:  # LED's windows must be whole
             settings[setting] = max(settings[setting], -(-length // 1024) * 1024)
     vocab_size = settings.pop("vocab_size", system.vocab_size)
-    return Baseline(BaselineConfig(name=name, vocab_size=vocab_size, settings=settings))
+    choice = next((choice for choice in ATTENTION if choice == attention), ATTENTION[0])
+    return Baseline(
+        BaselineConfig(name=name, vocab_size=vocab_size, settings=settings, attention=choice)
+    )
 
 
 SUBJECTS: dict[str, Callable[[Case, torch.device], Result]] = {
@@ -263,7 +283,7 @@ def _measured(
     layer: Callable[[Tensor], Tensor], module: nn.Module, case: Case, device: torch.device
 ) -> Result:
     x = _input(case, device, case.batch)
-    return _run_measured(_pass(layer, x, case, device), case, device, module)
+    return _run_measured(_pass(layer, x, case, device), device, module)
 
 
 def _input(case: Case, device: torch.device, batch: int) -> Tensor:
@@ -292,11 +312,15 @@ def _pass(
 
 
 def _run_measured(
-    run: Callable[[], object], case: Case, device: torch.device, module: nn.Module
+    run: Callable[[], object],
+    device: torch.device,
+    module: nn.Module,
+    time: Callable[[Callable[[], object]], Times] | None = None,
 ) -> Result:
+    """Times, by default the best of several runs, and the peak above the module."""
     module.zero_grad()
     peak = Peak(device)
-    times = best(run, device, ROUNDS, ENOUGH_SECONDS)
+    times = time(run) if time else best(run, device, ROUNDS, ENOUGH_SECONDS)
     return {
         "wall_s": times.wall_s,
         "cpu_s": times.cpu_s,

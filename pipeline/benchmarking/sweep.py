@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,7 @@ def run(
 ) -> None:
     """Measure the cases, print a row for each, write COMMAND.json and COMMAND.png to `output`."""
     written, figure = (output / f"{command}.{kind}" for kind in ("json", "png"))
-    results = measure_all(
-        command, cases, device, written,
-        lambda case, _: measure_apart(case, limit_s, memory_bytes),
-    )  # fmt: skip
+    results = measure_all(command, cases, device, limit_s, memory_bytes, written)
     rows, time = results["rows"], time_field(device)
     results["growth"] = growth(rows, time)
     for name, power in results["growth"].items():
@@ -59,13 +58,11 @@ def measure_all(
     command: str,
     cases: Iterable[Case],
     device: torch.device,
+    limit_s: float,
+    memory_bytes: int | None,
     written: Path,
-    measure: Callable[[Case, Sequence[Row]], Row],
 ) -> dict[str, Any]:
-    """Measure all cases; each row is printed and saved to `written` as soon as it is measured.
-
-    `measure` gets a case and the rows before it.
-    """
+    """Measure all cases; each row is printed and saved to `written` as soon as it is measured."""
     cases = list(cases)  # an invalid one raises before anything is written
     rows: list[Row] = []
     results: dict[str, Any] = {
@@ -74,7 +71,7 @@ def measure_all(
     written.parent.mkdir(parents=True, exist_ok=True)
     print(header(), flush=True)
     for case in cases:
-        rows.append(measure(case, rows))
+        rows.append(measure_apart(case, limit_s, memory_bytes))
         print(as_table_line(rows[-1]), flush=True)
         replace_json(written, results)  # an interrupted sweep keeps its rows
     return results
@@ -85,12 +82,19 @@ def time_field(device: torch.device) -> str:
     return "cpu_s" if device.type == "cpu" else "wall_s"
 
 
-def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
+def measure_apart(
+    case: Case,
+    limit_s: float,
+    memory_bytes: int | None,
+    python: str = sys.executable,
+    environment: Mapping[str, str] = {},
+) -> Row:
     """The case's fields with its result from a new process, or with a `cross`: why it has none.
 
     Not started where it is known to need more than `memory_bytes` (None: the available memory);
-    stopped after `limit_s` seconds, or where an allocation exceeds that memory. Raises ValueError
-    for an invalid case, RuntimeError where the process failed.
+    stopped after `limit_s` seconds, or where an allocation exceeds that memory. `python` runs it,
+    with these variables besides this process's. Raises ValueError for an invalid case, RuntimeError
+    where the process failed.
     """
     row = asdict(case)
     memory = available_memory(torch.device(case.device)) if memory_bytes is None else memory_bytes
@@ -99,9 +103,12 @@ def measure_apart(case: Case, limit_s: float, memory_bytes: int | None) -> Row:
         cross = f"does not fit (needs {needed / GIB:.1f} GiB of {memory / GIB:.1f})"
         return {**row, "cross": cross, "needed_gib": needed / GIB}
     request = json.dumps({"case": row, "memory_bytes": memory})
-    command = [sys.executable, str(PROGRAM), "measure", request]
+    command = [python, str(PROGRAM), "measure", request]
+    variables = {**os.environ, **environment}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, env=variables
+        )
     except subprocess.TimeoutExpired:
         return {**row, "cross": f"over {limit_s:g} s"}
     if done.returncode == 2:
@@ -119,6 +126,8 @@ def measure_here(request: str) -> Row:
     case = Case(**values["case"])
     if torch.device(case.device).type == "cpu":
         limit_memory(values["memory_bytes"])
+        with suppress(OSError):  # where memory runs out nevertheless, this process ends, no other
+            Path("/proc/self/oom_score_adj").write_text("1000")
     try:
         return measure(case)
     except (RuntimeError, MemoryError) as error:

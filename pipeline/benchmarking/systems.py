@@ -1,86 +1,140 @@
 """Comparison of LOCOST with other whole systems: memory, time, and the longest input that fits.
 
-As in the paper's table of samples a second and its figure of memory against length.
+As in the paper's table of samples a second and its figure of memory against length. All systems of
+one length, mode and memory setting are measured in turn, then again in the next round, so that they
+share whatever the machine does meanwhile. The record is written after every run; the same command
+goes on where it ended.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
 
+from pipeline.baselines.systems import ATTENTION, SYSTEMS
 from pipeline.benchmarking.cases import Case, Memory, Mode, Row
-from pipeline.benchmarking.sweep import measure_all, measure_apart, time_field
-from pipeline.common.files import replace_json
+from pipeline.benchmarking.sweep import measure_apart
+from pipeline.benchmarking.system_ratios import OURS
+from pipeline.benchmarking.system_record import SystemRecord, code_fingerprint, read_record
+from pipeline.benchmarking.system_text import page_lines, refreshed, summary
+from pipeline.common.files import replace_text
+from pipeline.common.paths import ROOT
+from pipeline.common.units import GIB
+from pipeline.distributed.device import device_name
 from pipeline.model.encoder import TOKEN_BLOCK
 
-OURS = "locost"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The project's target for LOCOST against a system, both plain or both saving."""
-
-    system: str
-    mode: Mode
-    length: int
-    figure: Literal["memory", "throughput"]
-    """LOCOST's memory over the other's is at most `ratio`; its throughput at least."""
-    ratio: float
-
-
-TARGETS = (
-    Target("longt5-tglobal", "training", 4096, "memory", 0.45),
-    Target("led", "training", 16384, "memory", 1.0),
-    Target("longt5-tglobal", "inference", 16384, "memory", 0.20),
-    *(
-        Target("longt5-tglobal", mode, length, "throughput", ratio)
-        for length, ratio in ((4096, 1.3), (16384, 1.6))
-        for mode in get_args(Mode)
-    ),
+LEGACY = ROOT / ".venv-legacy" / "bin" / "python"
+NAMES = (OURS, *SYSTEMS, *(f"{name}:{choice}" for name in SYSTEMS for choice in ATTENTION[1:]))
+COMPARED = (OURS, *(name for name in SYSTEMS if name != "longt5-local"))
+"""By default: the systems of the paper's tables."""
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+    "OMP_WAIT_POLICY": "passive",
+}
+"""Of every run: freed arrays of 1 MiB or more go back to the system, so that a peak is what is in
+use; threads that wait for each other take no CPU time."""
+VERSIONS = (
+    "import importlib.metadata as m; "
+    "print(*(m.version(n) if any(m.distributions(name=n)) else None for n in "
+    "('torch', 'transformers')))"
 )
 
 
 def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | None) -> None:
-    """Measure; print table, longest inputs and ratios; write systems.json and systems.png."""
-    written, figure = (options.output / f"systems.{kind}" for kind in ("json", "png"))
+    """Measure what is missing, print each run, then what the record says; write the figure.
 
-    def measure(case: Case, before: Sequence[Row]) -> Row:
-        return known(case, before) or measure_apart(case, options.limit_s, memory_bytes)
-
-    results = measure_all("systems", cases(options), device, written, measure)
-    rows = results["rows"]
-    results["longest"] = longest(rows)
-    results["ratios"] = ratios(rows, time_field(device))
-    results["targets"] = [
-        {**asdict(target), "memory": memory, "found": found}
-        for target, memory, found in targets(results["ratios"])
+    With `--page` nothing is measured: the record's tables are written into that page.
+    """
+    written = options.output / "systems.json"
+    if options.page is not None:
+        write_page(options.page, written)
+        return
+    python = {name: interpreter(name, options.legacy_python) for name in options.systems}
+    record = SystemRecord(written, device_name(device), settings(options, memory_bytes))
+    wanted = [
+        (case, number)
+        for case, number in runs(options)
+        if python[case.subject] and not record.has(case, number)
     ]
-    replace_json(written, results)
-    for line in as_text(results):
+    if absent := [name for name, path in python.items() if path is None]:
+        print(f"not measured: {', '.join(absent)}, without {options.legacy_python}: `make legacy`")
+    sitting = now()
+    for place, (case, number) in enumerate(wanted, 1):
+        if record.has(case, number):  # a cross of a round before
+            continue
+        row = known(case, record.rows)
+        if row is not None:
+            record.put(row)
+        else:
+            noted = {"round": number, "sitting": sitting, **circumstances()}
+            began, before = time.perf_counter(), busy_seconds()
+            found = measure_apart(
+                case, options.limit_s, memory_bytes, str(python[case.subject]), ENVIRONMENT
+            )
+            noted["elapsed_s"] = round(time.perf_counter() - began, 2)
+            noted["others_s"] = round(busy_seconds() - before, 2)
+            row = record.add(case, found, noted)
+        print(f"{place}/{len(wanted)}  round {number}  {as_line(row, number)}", flush=True)
+    for line in summary(record.content):
         print(line)
     # These need more than a GPU node may have.
     from pipeline.reporting.measurements import Measurements
     from pipeline.reporting.paper.figures import plot_memory
 
-    plot_memory(Measurements(results["device"], rows), figure)
-    print(f"{written}, {figure}")
+    plot_memory(Measurements(device_name(device), record.rows), options.output / "systems.png")
+    print(f"{written}, {options.output / 'systems.png'}")
 
 
-def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """By system, mode and memory setting, shortest lengths first."""
+def write_page(page: Path, written: Path) -> None:
+    """Write the record's tables between the marks of a page. Raises ValueError without either."""
+    lines = [*page_lines(read_record(written), written.name)]
+    replace_text(page, refreshed(page.read_text(encoding="utf-8"), lines))
+    print(f"{page}, from {written}")
+
+
+def settings(options: argparse.Namespace, memory_bytes: int | None) -> dict[str, Any]:
+    """What all runs of a record share. None: not there."""
+    legacy = options.legacy_python
+    return {
+        "dtype": options.dtype, "batch": options.batch, "tokens": options.tokens,
+        "threads": options.threads, "sizes": options.settings, "limit_s": options.limit_s,
+        "memory_limit_gib": "available" if memory_bytes is None else memory_bytes / GIB,
+        "environment": ENVIRONMENT, "code": code_fingerprint(),
+        "versions": versions(Path(sys.executable)),
+        "legacy_versions": versions(legacy) if legacy.exists() else None,
+    }  # fmt: skip
+
+
+def runs(options: argparse.Namespace) -> Iterator[tuple[Case, int]]:
+    """All runs in their order, shortest lengths first.
+
+    By length, mode, memory setting and round (from 1), then system; another system begins each
+    round.
+    """
     modes: Sequence[Mode] = get_args(Mode) if options.mode == "both" else (options.mode,)
-    for system in options.systems:
+    for length in sorted(options.lengths):
         for mode in modes:
             for memory in get_args(Memory):
-                for length in sorted(options.lengths):
-                    yield Case(
-                        subject=system, mode=mode, memory=memory, length=length,
-                        tokens=options.tokens, batch=options.batch, dtype=options.dtype,
-                        device=options.device, threads=options.threads,
-                        model=options.settings.get(system, {}),
-                    )  # fmt: skip
+                for number in range(1, options.rounds + 1):
+                    first = (number - 1) % len(options.systems)
+                    for system in (*options.systems[first:], *options.systems[:first]):
+                        yield Case(
+                            subject=system, mode=mode, memory=memory, length=length,
+                            tokens=options.tokens, batch=options.batch, dtype=options.dtype,
+                            device=options.device, threads=options.threads,
+                            model=options.settings.get(system.partition(":")[0], {}),
+                        ), number  # fmt: skip
 
 
 def known(case: Case, before: Sequence[Row]) -> Row | None:
@@ -89,90 +143,89 @@ def known(case: Case, before: Sequence[Row]) -> Row | None:
     A failure at a shorter length would repeat; and without gradients the only memory saving is
     LOCOST's blocks of tokens, in long inputs.
     """
-    for row in before:
-        same = (row["subject"], row["mode"]) == (case.subject, case.mode)
-        if same and row["memory"] == case.memory and row["length"] < case.length:
-            if "cross" in row:
-                length = row.get("stopped_at", row["length"])
-                cross = f"{row['cross'].split(' (at ')[0]} (at {length})"
-                return {**asdict(case), "cross": cross, "stopped_at": length}
-        elif same and case.mode == "inference" and row["length"] == case.length:
-            blocks = case.subject == OURS and case.length > TOKEN_BLOCK
-            if (row["memory"], case.memory) == ("plain", "saving") and not blocks:
+    same = [row for row in before if (row["subject"], row["mode"]) == (case.subject, case.mode)]
+    for row in sorted(same, key=lambda row: row["length"]):
+        if row["memory"] == case.memory and row["length"] < case.length and "cross" in row:
+            cross = f"{row['cross'].split(' (at ')[0]} (at {row['length']:,})"
+            return {**asdict(case), "cross": cross, "runs": []}
+    blocks = case.subject == OURS and case.length > TOKEN_BLOCK
+    if (case.mode, case.memory) == ("inference", "saving") and not blocks:
+        for row in same:
+            if (row["memory"], row["length"]) == ("plain", case.length):
                 return {**row, "memory": "saving", "as": "plain"}
     return None
 
 
-def longest(rows: Sequence[Row]) -> dict[str, dict[str, int | None]]:
-    """By system, mode and memory setting: the longest length that ran, the first that failed."""
-    found: dict[str, dict[str, int | None]] = {}
-    for row in rows:
-        entry = found.setdefault(_name(row), {"fits": None, "fails": None})
-        if "cross" not in row:
-            entry["fits"] = max(row["length"], entry["fits"] or 0)
-        elif entry["fails"] is None:
-            entry["fails"] = row["length"]
-    return found
+def interpreter(system: str, legacy: Path) -> Path | None:
+    """The Python that has the system's packages; None where it is not there."""
+    name = system.partition(":")[0]
+    if name == OURS or not SYSTEMS[next(one for one in SYSTEMS if one == name)].legacy:
+        return Path(sys.executable)
+    return legacy if legacy.exists() else None
 
 
-def ratios(rows: Sequence[Row], time: str) -> list[Row]:
-    """LOCOST's memory and throughput over each other system's, at equal mode, memory and length."""
-    ours = {_circumstances(row): row for row in rows if row["subject"] == OURS and time in row}
-    return [
-        {
-            "system": row["subject"],
-            **{name: row[name] for name in ("mode", "memory", "length")},
-            "memory_ratio": ours[_circumstances(row)]["peak_gib"] / row["peak_gib"],
-            "throughput_ratio": row[time] / ours[_circumstances(row)][time],
-        }
-        for row in rows
-        if row["subject"] != OURS and time in row and _circumstances(row) in ours
-    ]
+def versions(python: Path) -> dict[str, str]:
+    """Versions of torch and transformers in that Python's environment."""
+    done = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True)
+    return dict(zip(("torch", "transformers"), done.stdout.split(), strict=True))
 
 
-def targets(found: Sequence[Row]) -> Iterator[tuple[Target, Memory, float]]:
-    """The targets whose two sides were measured, with the ratio found."""
-    for target in TARGETS:
-        for row in found:
-            key = (row["system"], row["mode"], row["length"])
-            if key == (target.system, target.mode, target.length):
-                yield target, row["memory"], row[f"{target.figure}_ratio"]
+def circumstances() -> dict[str, Any]:
+    """What is noted before a run: when, of which code, and how busy the machine is."""
+    return {"time": now(), "code": described_code(), "load": round(os.getloadavg()[0], 2)}
 
 
-def as_text(results: dict[str, Any]) -> Iterator[str]:
-    """The printed summary: weights, longest inputs, ratios, targets."""
-    yield ""
-    weights = {
-        row["subject"]: row["weights_gib"] for row in results["rows"] if "weights_gib" in row
-    }
-    yield "weights, not counted in the peak: " + ", ".join(
-        f"{system} {size:.2f} GiB" for system, size in weights.items()
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def described_code() -> str | None:
+    """The commit, as git describes it; None outside a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    except OSError:  # no git
+        return None
+    return done.stdout.strip() or None
+
+
+def busy_seconds() -> float:
+    """CPU seconds that the machine has spent on other programs than this one's runs, or that its
+    host has taken away; 0 where the system does not tell."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, interrupts, soft, stolen = map(int, fields[:8])
+    busy = (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+    ours = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return busy - sum(usage.ru_utime + usage.ru_stime for usage in ours)
+
+
+def as_line(row: Mapping[str, Any], number: int) -> str:
+    """A printed run."""
+    start = f"{row['subject']:22}{row['mode']:10} {row['memory']:7}{row['length']:>8,}"
+    if "cross" in row:
+        return f"{start}  × {row['cross']}"
+    if "as" in row:
+        return f"{start}  as {row['as']}"
+    (made,) = (one for one in row["runs"] if one["round"] == number)
+    return (
+        f"{start}  {made['wall_s']:8.2f} s  {made['cpu_s']:8.2f} CPU s  {made['peak_gib']:6.2f} GiB"
+        f"  load {made['load']:.2f}  others {made['others_s']:.1f} of {made['elapsed_s']:.1f} s"
     )
-    yield "longest input that ran, of the lengths tried:"
-    for name, entry in results["longest"].items():
-        fails = f", not {entry['fails']:,}" if entry["fails"] else ""
-        yield f"  {name:40}{entry['fits'] or 0:>9,}{fails}"
-    yield "LOCOST over each system (memory: lower is better; throughput: higher):"
-    for row in results["ratios"]:
-        loses = row["memory_ratio"] > 1, row["throughput_ratio"] < 1
-        marks = [name for name, lost in zip(("memory", "throughput"), loses, strict=True) if lost]
-        start = f"  {row['system']}, {row['mode']}, {row['memory']}"
-        yield f"{start:42}{row['length']:>9,}  memory {row['memory_ratio']:.2f}  throughput " + (
-            f"{row['throughput_ratio']:.2f}" + (f"  loses in {', '.join(marks)}" if marks else "")
-        )
-    for target in results["targets"]:
-        least = target["figure"] == "throughput"
-        met = target["found"] >= target["ratio"] if least else target["found"] <= target["ratio"]
-        yield (
-            f"target {'met' if met else 'MISSED'}: {target['figure']} against {target['system']}, "
-            f"{target['mode']} at {target['length']:,}, {target['memory']}: {target['found']:.2f}, "
-            f"{'at least' if least else 'at most'} {target['ratio']:.2f}"
-        )
 
 
-def _name(row: Row) -> str:
-    return f"{row['subject']}, {row['mode']}, {row['memory']}"
-
-
-def _circumstances(row: Row) -> tuple[Any, ...]:
-    return row["mode"], row["memory"], row["length"]
+def parse_sizes(text: str) -> dict[str, dict[str, Any]]:
+    """The JSON of `--settings`. Raises ArgumentTypeError for other text."""
+    try:
+        sizes = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    names = [OURS, *SYSTEMS]
+    if not isinstance(sizes, dict) or not sizes.keys() <= set(names):
+        raise argparse.ArgumentTypeError(f"{text!r}: give settings by system, {', '.join(names)}")
+    return sizes

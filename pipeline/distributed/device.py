@@ -84,11 +84,27 @@ def timed(run: Callable[[], object], device: torch.device) -> Times:
 
 def best(run: Callable[[], object], device: torch.device, rounds: int, seconds: float) -> Times:
     """Minimum over up to `rounds` runs, fewer after `seconds`; at least one."""
+    times = _repeated(run, device, rounds, seconds)
+    return Times(min(one.wall_s for one in times), min(one.cpu_s for one in times))
+
+
+def medians(run: Callable[[], object], device: torch.device, rounds: int, seconds: float) -> Times:
+    """Medians over up to `rounds` runs, fewer after `seconds`; at least one."""
+    times = _repeated(run, device, rounds, seconds)
+    return Times(
+        statistics.median(one.wall_s for one in times),
+        statistics.median(one.cpu_s for one in times),
+    )
+
+
+def _repeated(
+    run: Callable[[], object], device: torch.device, rounds: int, seconds: float
+) -> list[Times]:
     began = time.perf_counter()
     times: list[Times] = []
     while len(times) < rounds and (not times or time.perf_counter() - began < seconds):
         times.append(timed(run, device))
-    return Times(min(one.wall_s for one in times), min(one.cpu_s for one in times))
+    return times
 
 
 def median_seconds(run: Callable[[], object], device: torch.device, seconds: float = 0.4) -> float:

@@ -147,7 +147,8 @@ class ReplicaStages:
         return python_command(
             "pipeline/benchmark.py", "systems", "--systems", *SYSTEMS, "--settings",
             json.dumps(sizes), "--lengths", 1024, 4096, WHOLE, "--batch", 1, "--tokens", 64,
-            "--dtype", "bf16", "--output", self.folder / "measurements", *self.extra("measure"),
+            "--dtype", "bf16", "--rounds", 1, "--output", self.folder / "measurements",
+            *self.extra("measure"),
         )  # fmt: skip
 
     def report(self) -> list[str]:

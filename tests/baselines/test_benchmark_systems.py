@@ -1,16 +1,17 @@
-"""The comparison of whole systems: cases measured, cases skipped, ratios and targets."""
+"""The comparison of whole systems: what a case measures, cases skipped, the command."""
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-import matplotlib.image
 import pytest
+import torch
 from small_systems import HERE, SMALL
 
 from pipeline import benchmark
 from pipeline.benchmarking import systems
 from pipeline.benchmarking.cases import Case, measure
+from pipeline.benchmarking.cheap_weights import DRAWN, repeated_draws
 from pipeline.model import Locost, LocostConfig
 from pipeline.model.encoder import Encoder
 
@@ -45,7 +46,8 @@ def test_positions_reach_the_length():
 
 
 def row(system, mode, memory, length, **result):
-    return {**asdict(Case(subject=system, mode=mode, memory=memory, length=length)), **result}
+    case = asdict(Case(subject=system, mode=mode, memory=memory, length=length))
+    return {**case, "runs": [], **result}
 
 
 def test_a_system_that_ran_out_is_not_tried_at_longer_lengths():
@@ -70,36 +72,23 @@ def test_inference_without_anything_to_save_is_run_once():
     assert systems.known(Case(subject="led", length=2**14, **saving), before) is None
 
 
-def test_ratios_longest_and_targets_by_hand():
-    rows = [
-        row("locost", "training", "plain", 4096, cpu_s=10.0, peak_gib=4.0),
-        row("locost", "training", "plain", 16384, cpu_s=50.0, peak_gib=15.0),
-        row("longt5-tglobal", "training", "plain", 4096, cpu_s=12.0, peak_gib=10.0),
-        row("longt5-tglobal", "training", "plain", 16384, cross="out of memory"),
-        row("led", "training", "plain", 16384, cpu_s=40.0, peak_gib=20.0),
-        row("led", "training", "saving", 16384, cpu_s=40.0, peak_gib=20.0),
-    ]
-    first, second = systems.ratios(rows, "cpu_s")
-    assert (first["system"], first["memory_ratio"], first["throughput_ratio"]) == (
-        "longt5-tglobal", 0.4, 1.2,
-    )  # fmt: skip
-    assert (second["system"], second["memory_ratio"], second["throughput_ratio"]) == (
-        "led", 0.75, 0.8,
-    )  # fmt: skip
-    found = {
-        (target.figure, target.system, target.length): value
-        for target, _, value in systems.targets([first, second])
-    }
-    assert found == {
-        ("memory", "longt5-tglobal", 4096): 0.4,
-        ("memory", "led", 16384): 0.75,
-        ("throughput", "longt5-tglobal", 4096): 1.2,
-    }
-    assert systems.longest(rows)["longt5-tglobal, training, plain"] == {
-        "fits": 4096,
-        "fails": 16384,
-    }
-    assert systems.longest(rows)["locost, training, plain"] == {"fits": 16384, "fails": None}
+def test_eager_is_the_other_kernel_of_the_same_model():
+    case = Case(subject="bart", mode="inference", length=16, tokens=4, model=SIZES["bart"])
+    fast, eager = (measure(replace(case, subject=name)) for name in ("bart", "bart:eager"))
+    assert "sdpa" in fast["kernel"] and "sdpa" not in eager["kernel"]
+    assert fast["weights_gib"] == eager["weights_gib"]
+
+
+def test_repeated_draws_keep_their_law_and_other_weights_their_own():
+    torch.manual_seed(0)
+    with repeated_draws():
+        weights = torch.empty(3, DRAWN).normal_(2.0, 0.5)
+        uniform = torch.empty(DRAWN + 1).uniform_(-1, 1)
+        small = torch.empty(8).normal_()
+    assert torch.equal(weights[0], weights[2]) and uniform[0] == uniform[-1]
+    assert abs(weights.mean() - 2) < 0.01 and abs(weights.std() - 0.5) < 0.01
+    assert -1 < uniform.min() < -0.99 and 0.99 < uniform.max() < 1
+    assert small.unique().numel() == 8
 
 
 @pytest.mark.parametrize(
@@ -119,36 +108,21 @@ def test_wrong_arguments_are_one_line(arguments, said, capsys):
     assert message.startswith("error: ") and said in message and message.count("\n") == 1
 
 
-def test_the_command_writes_json_and_the_figure(tmp_path, capsys, monkeypatch):
-    def measure_in_this_process(case, limit_s, memory_bytes):
-        return {**asdict(case), **measure(case)}
-
-    monkeypatch.setattr(systems, "measure_apart", measure_in_this_process)
-    arguments = ["systems", "--lengths", "40", "--tokens", "6", "--mode", "training"]
-    arguments += ["--systems", "locost", "longt5-tglobal", "--settings", json.dumps(SIZES)]
-    assert benchmark.main([*arguments, "--output", str(tmp_path)]) == 0
-    written = json.loads((tmp_path / "systems.json").read_text())
-    assert len(written["rows"]) == 4 and len(written["ratios"]) == 2
-    assert written["longest"]["locost, training, saving"] == {"fits": 40, "fails": None}
-    printed = capsys.readouterr().out
-    assert "weights, not counted in the peak: locost 0.00 GiB, longt5" in printed
-    picture = matplotlib.image.imread(tmp_path / "systems.png")
-    assert picture.std() > 0.01  # not blank
-
-
 @pytest.mark.slow
 def test_out_of_memory_is_marked_and_not_tried_again(tmp_path):
     """In two new processes; the other rows follow from their results."""
     arguments = ["systems", "--systems", "t5", "--lengths", "40", "6000", "9000", "--tokens", "6"]
     arguments += ["--mode", "inference", "--settings", json.dumps(SIZES), "--memory_limit", "0.3"]
-    assert benchmark.main([*arguments, "--output", str(tmp_path)]) == 0
+    assert benchmark.main([*arguments, "--rounds", "1", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "systems.json").read_text())["rows"]
-    assert [row["memory"] for row in rows] == ["plain"] * 3 + ["saving"] * 3
-    crosses = [row.get("cross") for row in rows]
-    assert "peak_gib" in rows[0] and crosses[:3] == [
-        None, "out of memory (more than 0.3 GiB)", "out of memory (more than 0.3 GiB) (at 6000)",
+    assert [(row["length"], row["memory"]) for row in rows] == [
+        (length, memory) for length in (40, 6000, 9000) for memory in ("plain", "saving")
+    ]
+    crosses = [row.get("cross") for row in rows[::2]]
+    assert "peak_gib" in rows[0] and crosses == [
+        None, "out of memory (more than 0.3 GiB)", "out of memory (more than 0.3 GiB) (at 6,000)",
     ]  # fmt: skip
-    assert crosses[3:] == crosses[:3]
+    assert [row.get("cross") for row in rows[1::2]] == crosses
 
 
 def test_plain_is_without_blocks_of_tokens(monkeypatch):
