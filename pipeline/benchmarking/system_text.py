@@ -121,6 +121,10 @@ def caption(record: Mapping[str, Any]) -> str:
             f"before a run {min(loads):.2f} to {max(loads):.2f}, other programs took at "
             f"most {busiest:.2f} CPU seconds in a second of a run."
         )
+    chosen = [
+        f"`{name}={value}`" for name, value in its["environment"].items() if "OMP" not in name
+    ]
+    allocator = " ".join(chosen) or "its default settings"
     limit = its["memory_limit_gib"]
     limit = f"{limit:.3g} GiB" if isinstance(limit, float) else "the available memory"
     return (
@@ -129,9 +133,8 @@ def caption(record: Mapping[str, Any]) -> str:
         "saving: every memory saving that a system has. Each run is a process of its own, the "
         "systems in turn; a cell is the median of its runs (least to most); ×: no result within "
         f"{limit} and {its['limit_s']:g} s. Peaks are above the built model, gradients included. "
-        "For all systems, freed arrays of 1 MiB or more go back to the system "
-        f"(`MALLOC_MMAP_THRESHOLD_={its['environment']['MALLOC_MMAP_THRESHOLD_']}`, and "
-        f"`MALLOC_TRIM_THRESHOLD_`).{quiet}"
+        "They are resident memory, with what the C library keeps of freed blocks under, for all "
+        f"systems, {allocator or 'its default settings'}.{quiet}"
     )
 
 

@@ -37,13 +37,8 @@ LEGACY = ROOT / ".venv-legacy" / "bin" / "python"
 NAMES = (OURS, *SYSTEMS, *(f"{name}:{choice}" for name in SYSTEMS for choice in ATTENTION[1:]))
 COMPARED = (OURS, *(name for name in SYSTEMS if name != "longt5-local"))
 """By default: the systems of the paper's tables."""
-ENVIRONMENT = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
-    "OMP_WAIT_POLICY": "passive",
-}
-"""Of every run: freed arrays of 1 MiB or more go back to the system, so that a peak is what is in
-use; threads that wait for each other take no CPU time."""
+ALLOCATOR = ("MALLOC_", "GLIBC_TUNABLES")
+"""Variables that decide which freed memory the C library keeps, by how they begin."""
 VERSIONS = (
     "import importlib.metadata as m; "
     "print(*(m.version(n) if any(m.distributions(name=n)) else None for n in "
@@ -80,9 +75,9 @@ def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | N
             noted = {"round": number, "sitting": sitting, **circumstances()}
             began, before = time.perf_counter(), busy_seconds()
             found = measure_apart(
-                case, options.limit_s, memory_bytes, str(python[case.subject]), ENVIRONMENT
+                case, options.limit_s, memory_bytes, str(python[case.subject]), environment()
             )
-            noted["elapsed_s"] = round(time.perf_counter() - began, 2)
+            noted["elapsed_s"] = time.perf_counter() - began
             noted["others_s"] = round(busy_seconds() - before, 2)
             row = record.add(case, found, noted)
         print(f"{place}/{len(wanted)}  round {number}  {as_line(row, number)}", flush=True)
@@ -110,7 +105,7 @@ def settings(options: argparse.Namespace, memory_bytes: int | None) -> dict[str,
         "dtype": options.dtype, "batch": options.batch, "tokens": options.tokens,
         "threads": options.threads, "sizes": options.settings, "limit_s": options.limit_s,
         "memory_limit_gib": "available" if memory_bytes is None else memory_bytes / GIB,
-        "environment": ENVIRONMENT, "code": code_fingerprint(),
+        "environment": environment(), "code": code_fingerprint(),
         "versions": versions(Path(sys.executable)),
         "legacy_versions": versions(legacy) if legacy.exists() else None,
     }  # fmt: skip
@@ -168,6 +163,13 @@ def versions(python: Path) -> dict[str, str]:
     """Versions of torch and transformers in that Python's environment."""
     done = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True)
     return dict(zip(("torch", "transformers"), done.stdout.split(), strict=True))
+
+
+def environment() -> dict[str, str]:
+    """Variables of every run: threads that wait for each other take no CPU time; the allocator is
+    the caller's, by default the C library's own."""
+    given = {name: value for name, value in os.environ.items() if name.startswith(ALLOCATOR)}
+    return {**given, "OMP_WAIT_POLICY": "passive"}
 
 
 def circumstances() -> dict[str, Any]:
