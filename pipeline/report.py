@@ -21,7 +21,16 @@ from pipeline.reporting import replica as replica_report
 from pipeline.reporting.evaluation_reader import letters_line, read_results
 from pipeline.reporting.measurements import read_measurements
 from pipeline.reporting.paper import report as paper_report
-from pipeline.reporting.paper.inputs import PaperInputs, SetEvaluation, read_set_evaluation
+from pipeline.reporting.paper.inputs import (
+    PaperInputs,
+    SetEvaluation,
+    arxiv_sweeps,
+    check_manifest,
+    check_one_model,
+    check_own_models,
+    read_set_evaluation,
+)
+from pipeline.reporting.paper.kernels import read_kernels
 from pipeline.reporting.paper.published import LOCOST, paper
 from pipeline.reporting.run_reader import read_run
 from pipeline.reporting.stage_times import read_stages
@@ -62,6 +71,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         )
     page.add_argument(
         "--systems", type=Path, nargs="+", default=[], help="systems.json of benchmark.py systems"
+    )
+    page.add_argument(
+        "--kernels", type=Path, help="plot_kernels.py's output for the pre-trained model"
     )
     page.add_argument(
         "--missing",
@@ -148,9 +160,12 @@ def _sweep(
 def _read_at(folder: Path, tokens: int) -> SetEvaluation:
     """An evaluation of arXiv that read `tokens` source tokens; ValueError on another number."""
     found = read_set_evaluation(folder, "arxiv")
-    source = found.results["settings"]["decoding"].get("source_length")
-    if isinstance(source, int) and source != tokens:
-        raise ValueError(f"{folder} read {source} tokens, not {tokens}")
+    source = found.results["settings"]["decoding"].get("source_length", tokens)
+    if source != tokens:
+        read = f"{source} tokens" if isinstance(source, int) else f"its sources {source}"
+        raise ValueError(
+            f"{folder} read {read}, not {tokens}; evaluate with --source_length {tokens}"
+        )
     return found
 
 
@@ -158,11 +173,11 @@ def write_paper_page(options: argparse.Namespace) -> str:
     """The message to print. Raises ValueError or OSError where an input is missing or partial."""
     inputs = read_paper_inputs(options)
     evaluations = len(list(inputs.labelled()))
-    given = inputs.runs or evaluations or inputs.measurements or inputs.manifests
+    given = inputs.runs or evaluations or inputs.measurements or inputs.manifests or inputs.kernels
     if not (given or inputs.missing):
         raise ValueError(
             "nothing to report: give --pretrain, --finetune, --evaluation, --extrapolation, "
-            "--context, --systems or --data"
+            "--context, --systems, --kernels or --data"
         )
     check_folder(options.output)
     if options.dry_run:
@@ -173,11 +188,14 @@ def write_paper_page(options: argparse.Namespace) -> str:
 
 
 def read_paper_inputs(options: argparse.Namespace) -> PaperInputs:
-    """All inputs named. Raises ValueError or OSError where one is missing or incomplete."""
+    """All inputs named. Raises ValueError or OSError where one is missing, incomplete or of another
+    set than its column."""
     manifests: dict[str, list[dict]] = {}
     for name, _, folder in options.data:
-        manifests.setdefault(name, []).append(Dataset(folder).manifest)
-    return PaperInputs(
+        manifest = Dataset(folder).manifest
+        check_manifest(folder, name, manifest)
+        manifests.setdefault(name, []).append(manifest)
+    inputs = PaperInputs(
         pretrain=read_run(options.pretrain) if options.pretrain else None,
         finetune={
             name: read_run(folder)
@@ -195,8 +213,14 @@ def read_paper_inputs(options: argparse.Namespace) -> PaperInputs:
         ),
         measurements=read_measurements(options.systems) if options.systems else None,
         manifests=manifests,
+        kernels=read_kernels(options.kernels) if options.kernels else None,
         missing=options.missing,
     )
+    for system, read in arxiv_sweeps(inputs).items():
+        check_one_model(read, system)
+    for system, trained in inputs.contexts.items():
+        check_own_models(trained, system)
+    return inputs
 
 
 def write_demo_page(options: argparse.Namespace) -> str:

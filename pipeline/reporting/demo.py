@@ -16,7 +16,7 @@ from pipeline.reporting.evaluation_reader import (
     shown_settings,
     verdicts,
 )
-from pipeline.reporting.html import escape, write_page
+from pipeline.reporting.html import escape, folded, write_page
 from pipeline.reporting.marking import Use, Words, beginning, find_use, mark, share
 from pipeline.reporting.run_reader import LOSS_NOTE, Run, loss_table
 from pipeline.reporting.stage_times import StageTime, stage_table
@@ -138,8 +138,13 @@ def sections(inputs: DemoInputs, systems: Mapping[str, Mapping[str, Interval]]) 
         "summary.",
         *samples(inputs, drawn, use),
         "## Settings",
-        settings_table({name: run.settings for name, run in runs.items()}),
-        settings_table({"evaluation": shown_settings(results)}),
+        *folded(
+            "Settings of the training runs",
+            [settings_table({name: run.settings for name, run in runs.items()})],
+        ),
+        *folded(
+            "Settings of the evaluation", [settings_table({"evaluation": shown_settings(results)})]
+        ),
         "## Time",
         stage_table(inputs.stages),
     ]

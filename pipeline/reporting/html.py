@@ -3,6 +3,7 @@
 import base64
 import html
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import markdown
@@ -17,20 +18,7 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 16px/1.55 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; overflow-wrap: break-word; }}
-h1, h2, h3 {{ line-height: 1.25; }}
-h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem; }}
-h3 {{ font-size: 1rem; margin-top: 1.8rem; }}
-img {{ max-width: 100%; }}
-table {{ border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; }}
-th, td {{ padding: .35rem .8rem; border-bottom: 1px solid #e3e3e3; }}
-@media (max-width: 40rem) {{ th, td {{ padding: .35rem .4rem; font-size: .88rem; }} }}
-td[style*="right"] {{ white-space: nowrap; }}
-th {{ border-bottom: 2px solid #999; }}
-code {{ font-size: .88em; background: #f4f5f7; padding: .1em .3em; border-radius: 3px;
-        overflow-wrap: anywhere; }}
-mark {{ color: #222; background: #fff0a3; padding: 0 .15em; border-radius: 3px; }}
+{style}
 </style>
 </head>
 <body>
@@ -38,6 +26,11 @@ mark {{ color: #222; background: #fff0a3; padding: 0 .15em; border-radius: 3px; 
 </body>
 </html>
 """
+STYLE = (Path(__file__).with_name("page.css")).read_text(encoding="utf-8").strip()
+LONG_CELL = re.compile("<td([^>]*)>(?=(?:<code>)?[^<]{32})")
+"""Cells of so many characters that they may be broken into lines."""
+BREAKS = re.compile(r"\S*[-/–](?=\w)\S*")
+"""Words that a browser may break at a hyphen or a slash inside them."""
 
 
 def write_page(sections: list[str], output: Path) -> None:
@@ -48,15 +41,38 @@ def write_page(sections: list[str], output: Path) -> None:
 
 
 def to_html(text: str, folder: Path) -> str:
-    """The Markdown as one self-contained page, with the pictures of `folder` embedded."""
-    body = markdown.markdown(text, extensions=["tables"])
+    """The Markdown as one self-contained page, with the pictures of `folder` embedded.
+
+    A table wider than the page scrolls in a box of its own, and no word in it is broken.
+    """
+    body = markdown.markdown(text, extensions=["tables", "md_in_html"])
 
     def embed(match: re.Match[str]) -> str:
         data = base64.b64encode((folder / match.group(1)).read_bytes()).decode()
         return f'src="data:image/png;base64,{data}"'
 
+    body = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", body)
+    body = re.sub("<table>.*?</table>", lambda match: _boxed(match.group()), body, flags=re.DOTALL)
     title = html.escape(text.splitlines()[0].lstrip("# "))
-    return PAGE.format(title=title, body=re.sub(r'src="([^"/]+\.png)"', embed, body))
+    return PAGE.format(title=title, style=STYLE, body=re.sub(r'src="([^"/]+\.png)"', embed, body))
+
+
+def _boxed(table: str) -> str:
+    """A table in a box that scrolls; a keyboard reaches it."""
+    table = LONG_CELL.sub(r'<td class="text"\1>', table)
+    whole = re.sub(
+        "(?<=>)[^<>]+(?=<)",
+        lambda text: BREAKS.sub(r'<span class="word">\g<0></span>', text.group()),
+        table,
+    )
+    return f'<div class="wide" tabindex="0">\n{whole}\n</div>'
+
+
+def folded(line: str, paragraphs: Iterable[str]) -> Iterator[str]:
+    """Paragraphs of Markdown behind one line, which unfolds them."""
+    yield f'<details markdown="1">\n<summary>{line}</summary>'
+    yield from paragraphs
+    yield "</details>"
 
 
 def escape(text: str) -> str:

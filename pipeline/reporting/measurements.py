@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.reporting.equal_settings import (
+    check_equal,
+    kernel_words,
+    precision_words,
+    recomputation_words,
+    shared_words,
+)
 from pipeline.reporting.json_file import read_json_object
+
+MODES = ("inference", "training")
+MEMORIES = ("plain", "saving")
 
 
 @dataclass(frozen=True)
@@ -28,17 +38,21 @@ class Measurements:
     @property
     def settings(self) -> str:
         """The device and the settings that all rows share, in words."""
-        words = [self.device]
-        for name, form in (
-            ("dtype", "{}"),
-            ("batch", "batch {}"),
-            ("tokens", "{} target tokens"),
-            ("threads", "{} threads"),
-        ):
-            found = {row.get(name) for row in self.rows}
-            if len(found) == 1 and None not in found:
-                words.append(form.format(*found))
-        return ", ".join(words)
+        return shared_words(self.device, self.rows)
+
+    def own_words(self, system: str, memory: str) -> str:
+        """Kernel, precision and recomputation of a system's rows; empty where none ran."""
+        rows = self.those(memory, system)
+        words = (kernel_words(rows), precision_words(rows), recomputation_words(rows))
+        return ", ".join(words) if words[0] else ""
+
+    def those(self, memory: str, system: str | None = None) -> list[dict[str, Any]]:
+        """The rows of a memory setting, of one system or of all."""
+        return [
+            row
+            for row in self.rows
+            if row.get("memory", "plain") == memory and system in (None, row["subject"])
+        ]
 
     @property
     def time(self) -> str:
@@ -54,25 +68,23 @@ class Measurements:
 def read_measurements(paths: Sequence[Path]) -> Measurements:
     """The rows of one or more systems.json; of equal cases the last counts.
 
-    Raises ValueError on another kind of file, and on measurements of several devices.
+    Raises ValueError on another kind of file, and on rows that cannot be compared: of several
+    devices, library versions, types, batch sizes, target lengths or numbers of threads.
     """
-    cases: dict[tuple[Any, ...], dict[str, Any]] = {}
-    devices: dict[str, Path] = {}
-    for path in paths:
-        found = read_json_object(path)
-        rows = found.get("rows", [])
-        if not _are_measurements(rows):
+    files = {path: read_json_object(path) for path in paths}
+    for path, found in files.items():
+        if not _are_measurements(found.get("rows", [])):
             raise ValueError(
                 f"{path} holds no rows of measurements; make it with benchmark.py systems"
             )
-        devices[str(found.get("device", "a device not named"))] = path
-        for row in rows:
-            case = (row["subject"], row["mode"], row.get("memory", "plain"), row["length"])
-            cases[case] = row
-    if len(devices) != 1:
-        listed = "; ".join(f"{path} of {device}" for device, path in devices.items())
-        raise ValueError(f"measurements of several devices ({listed}); give those of one")
-    return Measurements(next(iter(devices)), list(cases.values()))
+    check_equal(files)
+    cases = {
+        (row["subject"], row["mode"], row.get("memory", "plain"), row["length"]): row
+        for found in files.values()
+        for row in found["rows"]
+    }
+    device = next(iter(files.values())).get("device", "a device not named")
+    return Measurements(str(device), list(cases.values()))
 
 
 def _are_measurements(rows: Any) -> bool:
@@ -88,3 +100,11 @@ def figure(row: Mapping[str, Any] | None, name: str) -> float | None:
     """A row's figure; None without a row, or where it has none."""
     value = row.get(name) if row else None
     return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def extremes(row: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """The least and the most of a figure over its runs; of a single run both are the figure."""
+    value = figure(row, name)
+    assert value is not None
+    least, most = (figure(row, f"{name}_{end}") for end in ("min", "max"))
+    return value if least is None else least, value if most is None else most

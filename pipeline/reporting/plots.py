@@ -19,8 +19,8 @@ POINTS = 2000  # drawn of a curve, at least; a longer one is thinned out evenly
 def plot_losses(panels: Mapping[str, Mapping[str, Run]], path: Path) -> None:
     """Training losses (smoothed, raw values faint) and validation losses, a panel a title."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 3.8), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        figure = Figure(figsize=(7.5, 3.4 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for panel, (title, runs) in zip(axes, panels.items(), strict=True):
             _draw_losses(panel, title, runs)
         save(figure, path)

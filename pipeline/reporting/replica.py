@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.reporting import source_use
 from pipeline.reporting.evaluation_reader import permuted_verdict, read_results, verdict
-from pipeline.reporting.html import write_page
+from pipeline.reporting.html import folded, write_page
 from pipeline.reporting.measurements import Measurements, figure
 from pipeline.reporting.paper.inputs import system_title as published_title
 from pipeline.reporting.paper.published import LOCOST, LONGT5
@@ -128,12 +128,17 @@ def sections(inputs: ReplicaInputs) -> list[str]:
         "## Time and memory",
         *measured(inputs.measurements),
         "## Settings",
-        settings_table(
-            {
-                name: run.settings
-                for name, run in inputs.runs.items()
-                if name.endswith(("pre-training", "seed 0"))
-            }
+        *folded(
+            "Settings of the training runs",
+            [
+                settings_table(
+                    {
+                        name: run.settings
+                        for name, run in inputs.runs.items()
+                        if name.endswith(("pre-training", "seed 0"))
+                    }
+                )
+            ],
         ),
         "## Stages",
         stage_table(inputs.stages),

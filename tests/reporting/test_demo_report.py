@@ -215,7 +215,7 @@ def test_the_page_stands_alone_and_its_pictures_are_the_files(report):
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert page.count("<table>") == 6
     # The command's bar does not end its cell.
-    assert "<code>deepspeed pipeline/train.py a&#124;b</code>" in page
+    assert '<code>deepspeed <span class="word">pipeline/train.py</span> a&#124;b</code>' in page
 
 
 def test_the_same_parts_give_the_same_bytes(report, parts, tmp_path):

@@ -197,7 +197,7 @@ def test_the_html_page_stands_alone(report):
             assert tag not in ("link", "script")
 
     Reader().feed(page)
-    assert len(sources) == 3
+    assert len(sources) == 4
     assert all(source.startswith("data:image/png;base64,") for source in sources)
     for private in (str(report.parent), "/home", "/root"):
         assert private not in page + (report / "report.md").read_text()

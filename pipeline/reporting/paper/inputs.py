@@ -9,6 +9,7 @@ from pipeline.reporting.evaluation_reader import read_results
 from pipeline.reporting.html import escape
 from pipeline.reporting.json_file import read_json_object
 from pipeline.reporting.measurements import Measurements
+from pipeline.reporting.paper.kernels import KernelPictures
 from pipeline.reporting.paper.published import LOCOST, paper
 from pipeline.reporting.run_reader import Run
 from pipeline.scoring.predictions import Predictions
@@ -18,6 +19,8 @@ from pipeline.shards import file_sha256
 Results = dict[str, Any]
 METRICS = ("bert_score", "blanc", "judge")
 PRETRAINING = "pre-training"
+HIDDEN = dict.fromkeys(("govreport", "summscreenfd"), ("test", "validation"))
+"""Splits that stand for the test split: SCROLLS withholds its references."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class PaperInputs:
     measurements: Measurements | None = None
     manifests: Mapping[str, list[Results]] = field(default_factory=dict)
     """Of the datasets, by set."""
+    kernels: KernelPictures | None = None
     missing: Sequence[str] = ()
     """Stages without results, which the page names."""
 
@@ -98,27 +102,99 @@ def ordered(names: Mapping[str, Any]) -> list[str]:
     return known + sorted(set(names) - set(known))
 
 
+def split_name(split: str) -> str:
+    """A split's name, whose common synonyms are one."""
+    return "validation" if split in ("val", "valid", "dev") else split
+
+
 def title(name: str) -> str:
     """A set's name in the paper; other sets keep theirs."""
     return paper().sets[name].title if name in paper().sets else escape(name)
 
 
 def system_title(name: str) -> str:
-    """A system's name in the paper; others keep theirs."""
-    return paper().systems.get(name) or escape(name)
+    """A system's name in the paper; others keep theirs. `led:eager` is LED-base, eager."""
+    system, _, variant = name.partition(":")
+    shown = paper().systems.get(system) or escape(system)
+    return f"{shown}, {escape(variant)}" if variant else shown
 
 
 def read_set_evaluation(folder: Path, name: str) -> SetEvaluation:
     """A complete evaluation of the model on the set `name`.
 
-    Raises ValueError where it is incomplete or of another of the paper's sets, and where a metric
-    scored other predictions.
+    Raises ValueError where it is incomplete; where `name` is a set of the paper, on an evaluation
+    of another set or split; and where a metric scored other predictions.
     """
     results = read_results(folder, ("model",))
-    found = results["settings"]["dataset"].get("set", "")
-    if found != name and {found, name} <= paper().sets.keys():
-        raise ValueError(f"{folder} is an evaluation of {found}, not of {name}")
+    if name in paper().sets:
+        _check_set(folder, name, results["settings"]["dataset"])
     return SetEvaluation(results, list(_metrics(folder)))
+
+
+def _check_set(folder: Path, name: str, dataset: Mapping[str, Any]) -> None:
+    """Refuse another set than `name`, and another split than the paper's.
+
+    Evaluations of earlier versions do not name the set of their data.
+    """
+    found, split = dataset.get("set", name), split_name(str(dataset["split"]))
+    if found != name:
+        raise ValueError(
+            f"{folder} is an evaluation of {found or 'data that names no set'}, not of {name}; "
+            "give it under its own name, or preprocess its documents with "
+            f"--dataset {name.replace('_', '-')}"
+        )
+    if split not in HIDDEN.get(name, ("test",)):
+        raise ValueError(
+            f"{folder} is an evaluation of {name}'s split {split}, not of its test split; give it "
+            f"under another name, as --evaluation {name}_{split}={folder}"
+        )
+
+
+def check_manifest(folder: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    """Refuse shards of another set than `name`, where that is one of the paper's."""
+    found = str(manifest["settings"].get("dataset", name)).replace("-", "_")
+    if name in paper().sets and found != name:
+        raise ValueError(f"{folder} holds shards of {found}, not of {name}; give --data {found}=")
+
+
+def check_one_model(evaluations: Mapping[int, SetEvaluation], system: str) -> None:
+    """Refuse evaluations of several models where a table compares the lengths that one reads."""
+    if len(_weights(evaluations)) > 1:
+        raise ValueError(
+            f"the evaluations of arXiv by {system} at {_listed(evaluations)} tokens are of "
+            "several models; --extrapolation compares lengths read by one model"
+        )
+
+
+def check_own_models(evaluations: Mapping[int, SetEvaluation], system: str) -> None:
+    """Refuse one model's evaluations where each is of a model trained at another length."""
+    known = [one for one in evaluations.values() if "weights_sha256" in one.results["settings"]]
+    if len(_weights(evaluations)) < len(known):
+        raise ValueError(
+            f"of the evaluations by {system} trained at {_listed(evaluations)} tokens two are of "
+            "one model; give --context the evaluation of each length's own model"
+        )
+
+
+def _weights(evaluations: Mapping[int, SetEvaluation]) -> set[str]:
+    """Checksums of the models; evaluations of earlier versions may have none."""
+    found = (one.results["settings"].get("weights_sha256") for one in evaluations.values())
+    return {weights for weights in found if weights}
+
+
+def _listed(evaluations: Mapping[int, SetEvaluation]) -> str:
+    return ", ".join(f"{tokens:,}" for tokens in sorted(evaluations))
+
+
+def arxiv_sweeps(inputs: PaperInputs) -> dict[str, dict[int, SetEvaluation]]:
+    """By system and tokens read: the extrapolation's evaluations, and arXiv's own with a length."""
+    found: dict[str, dict[int, SetEvaluation]] = {}
+    for system, one in inputs.evaluations.get("arxiv", {}).items():
+        if isinstance(source := one.results["settings"]["decoding"].get("source_length"), int):
+            found[system] = {source: one}
+    for system, sweep in inputs.extrapolation.items():
+        found[system] = {**found.get(system, {}), **sweep}
+    return found
 
 
 def _metrics(folder: Path) -> Iterator[Results]:

@@ -1,28 +1,28 @@
-"""The paper's tables of complexity, throughput, memory, datasets and settings, with ours below."""
+"""The paper's tables of complexity, throughput and memory, with ours below."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from pipeline.common.power_law import fit_exponent
 from pipeline.reporting.html import escape
-from pipeline.reporting.measurements import Measurements, figure
-from pipeline.reporting.paper.comparison_table import Cells, Table, Value
-from pipeline.reporting.paper.inputs import PaperInputs, Results, ordered, system_title, title
+from pipeline.reporting.measurements import MEMORIES, MODES, Measurements, extremes, figure
+from pipeline.reporting.paper.comparison_table import Cells, Spread, Table, Value, figure_of
+from pipeline.reporting.paper.inputs import PaperInputs, system_title
 from pipeline.reporting.paper.published import LOCOST, LONGT5, OUT_OF_MEMORY, paper
 
 ONE, TWO, DIGITS = ".1f", ".2f", ".3g"
 LENGTHS = {4096: "4K", 16384: "16K"}
-MODES = ("inference", "training")
-MEMORIES = ("plain", "saving")
+OWN = "kernel, precision, recomputation"
+MEASURE = "--systems FILE of benchmark.py systems"
 
 
 def complexity(inputs: PaperInputs) -> Iterator[str]:
     """The published law of each layer, and the measured exponents of whole systems."""
     measured = inputs.measurements
     time, memory = ([f"{kind}, {mode}" for mode in MODES] for kind in ("time", "memory"))
-    columns = {"law": "", "law's exponent": TWO, **dict.fromkeys((*time, *memory), TWO)}
+    columns = {"law": "", "law's exponent": TWO, **dict.fromkeys((*time, *memory), TWO), OWN: ""}
     systems = _in_order(paper().complexity, dict.fromkeys(measured.systems) if measured else {})
     published: dict[str, Cells] = {}
     ours: dict[str, dict[str, Cells]] = {}
@@ -30,7 +30,8 @@ def complexity(inputs: PaperInputs) -> Iterator[str]:
         if system in paper().complexity:
             published[_law_title(system)] = {"law": f"O({paper().complexity[system]})"}
         if measured and (exponents := _exponents(measured, system)):
-            ours.setdefault(_law_title(system), {})[""] = exponents
+            own = {OWN: measured.own_words(system, "plain")}
+            ours.setdefault(_law_title(system), {})[""] = exponents | own
     remarks = [
         "Ours are exponents of the length for the whole system without memory savings: the slope "
         "of log time, and of log peak memory above the built model, over three or more measured "
@@ -40,7 +41,10 @@ def complexity(inputs: PaperInputs) -> Iterator[str]:
     ]
     if measured:
         remarks.append(f"Ours: {escape(measured.settings)}.")
-    yield from Table(columns, published, ours, remarks).markdown()
+    needs = f"{MEASURE} at three or more lengths"
+    yield from Table(
+        columns, published, ours, remarks, title="Measured exponents", needs=needs
+    ).markdown()
 
 
 def _law_title(system: str) -> str:
@@ -74,53 +78,69 @@ def _exponents(measured: Measurements, system: str) -> dict[str, Value]:
 
 
 def throughput(inputs: PaperInputs) -> Iterator[str]:
-    """Samples a second, and as multiples of LongT5's, which can be compared across machines."""
-    cases = [(n, mode) for n in LENGTHS for mode in MODES]
-    names = [f"{LENGTHS[n]} {mode}" for n, mode in cases]
-    ratios = [f"{name}, × LongT5" for name in names]
-    columns = {**dict.fromkeys(names, DIGITS), **dict.fromkeys(ratios, TWO)}
+    """Samples a second; and as multiples of LongT5's, which can be compared across machines."""
+    cases = {f"{shown} {mode}": (n, mode) for n, shown in LENGTHS.items() for mode in MODES}
     measured = inputs.measurements
-
-    def with_ratios(rows: Mapping[str, Mapping[str, Value]]) -> dict[str, Cells]:
-        base = rows.get(LONGT5, {})
-        return {
-            system: {
-                **row,
-                **{
-                    ratio: _over(row.get(n), base.get(n))
-                    for n, ratio in zip(names, ratios, strict=True)
-                },
-            }
-            for system, row in rows.items()
-        }
-
-    published = with_ratios(
-        {
-            system: dict(zip(names, [OUT_OF_MEMORY if v is None else v for v in row], strict=True))
-            for system, row in paper().throughput.items()
-        }
-    )
-    ours: dict[str, dict[str, Cells]] = {}
+    published: dict[str, dict[str, Value]] = {
+        system: dict(zip(cases, [OUT_OF_MEMORY if v is None else v for v in row], strict=True))
+        for system, row in paper().throughput.items()
+    }
+    ours: dict[str, dict[str, dict[str, Value]]] = {}
     for memory in MEMORIES if measured else ():
         assert measured
-        rows = {
-            system: {
+        for system in measured.systems:
+            cells = {
                 name: _rate(measured.find(system, mode, memory).get(n), measured.time)
-                for name, (n, mode) in zip(names, cases, strict=True)
+                for name, (n, mode) in cases.items()
             }
-            for system in measured.systems
-        }
-        for system, cells in with_ratios(rows).items():
             if any(value is not None for value in cells.values()):
-                ours.setdefault(system, {})[memory] = cells
+                own = {OWN: measured.own_words(system, memory)}
+                ours.setdefault(memory, {})[system] = {**cells, **own}
     remarks = [
-        "Samples a second on different machines are not subtracted; their multiples of LongT5's "
-        "are. *plain*: without memory savings, *saving*: with every memory saving the system has."
+        "Of several runs the median (least to most). *Plain*: without memory savings; *saving*: "
+        "with every memory saving the system has."
     ]
     if measured:
         of_cpu = "; seconds are CPU time" if measured.time == "cpu_s" else ""
         remarks.append(f"Ours: {escape(measured.settings)}{of_cpu}.")
-    yield from _titled(columns, published, ours, remarks, frozenset(names)).markdown()
+    needs = f"{MEASURE} at 4K or 16K"
+    rates = _titled({**dict.fromkeys(cases, DIGITS), OWN: ""}, published, _by_system(ours), remarks,
+                    frozenset(cases), "Samples a second", needs)  # fmt: skip
+    yield from rates.headed()
+    multiples = _titled(
+        {**dict.fromkeys(cases, TWO), OWN: ""},
+        over_longt5(published, cases),
+        _by_system({memory: over_longt5(rows, cases) for memory, rows in ours.items()}),
+        ["Multiples, of medians, can be compared across machines."],
+        frozenset(),
+        "Multiples of LongT5's samples a second",
+        needs,
+    )
+    yield from multiples.headed()
+
+
+def _by_system(rows: Mapping[str, Mapping[str, Cells]]) -> dict[str, dict[str, Cells]]:
+    """Rows by memory setting and system, by system first."""
+    found: dict[str, dict[str, Cells]] = {}
+    for memory, by_system in rows.items():
+        for system, cells in by_system.items():
+            found.setdefault(system, {})[memory] = cells
+    return found
+
+
+def over_longt5(rows: Mapping[str, Cells], names: Iterable[str]) -> dict[str, Cells]:
+    """Rows whose figures of these names are multiples of LongT5's; none where it is alone."""
+    base = rows.get(LONGT5, {})
+    found: dict[str, dict[str, Value]] = {system: dict(row) for system, row in rows.items()}
+    for name in names:
+        alone = sum(figure_of(row.get(name)) is not None for row in rows.values()) < 2
+        for system, row in rows.items():
+            found[system][name] = None if alone else _over(row.get(name), base.get(name))
+    return {
+        system: row
+        for system, row in found.items()
+        if any(figure_of(value) is not None for value in row.values())
+    }
 
 
 def _titled(
@@ -128,7 +148,9 @@ def _titled(
     published: Mapping[str, Cells],
     ours: Mapping[str, Mapping[str, Cells]],
     remarks: list[str],
-    apart: frozenset[str] = frozenset(),
+    apart: frozenset[str],
+    title: str,
+    needs: str,
 ) -> Table:
     """A table with a row for each system, by its name in the paper."""
     order = _in_order(published, ours)
@@ -138,13 +160,14 @@ def _titled(
         {system_title(system): ours[system] for system in order if system in ours},
         remarks,
         apart,
+        title=title,
+        needs=needs,
     )
 
 
 def _over(value: Value, base: Value) -> Value:
-    if isinstance(value, int | float) and isinstance(base, int | float) and base:
-        return value / base
-    return None
+    ours, theirs = figure_of(value), figure_of(base)
+    return None if ours is None or not theirs else ours / theirs
 
 
 def _rate(row: Mapping[str, Any] | None, time: str) -> Value:
@@ -152,11 +175,17 @@ def _rate(row: Mapping[str, Any] | None, time: str) -> Value:
     if row and "cross" in row:
         return str(row["cross"]).split(" (")[0]
     seconds = figure(row, time)
-    return row.get("batch", 1) / seconds if row and seconds else None
+    if not row or not seconds:
+        return None
+    batch = row.get("batch", 1)
+    least, most = extremes(row, time)
+    return (
+        batch / seconds if least == most else Spread(batch / seconds, batch / most, batch / least)
+    )
 
 
 def memory_multiples(measured: Measurements | None, memory: str) -> dict[str, dict[str, float]]:
-    """By mode and system: peak memory at 16K as a multiple of the smallest."""
+    """By mode and system: peak memory at 16K as a multiple of the smallest; none of one system."""
     found: dict[str, dict[str, float]] = {mode: {} for mode in MODES}
     for mode in MODES if measured else ():
         assert measured
@@ -165,79 +194,46 @@ def memory_multiples(measured: Measurements | None, memory: str) -> dict[str, di
             for system in measured.systems
             if (value := figure(measured.find(system, mode, memory).get(16384), "peak_gib"))
         }
-        found[mode] = {system: peak / min(peaks.values()) for system, peak in peaks.items()}
+        if len(peaks) > 1:
+            found[mode] = {system: peak / min(peaks.values()) for system, peak in peaks.items()}
     return found
 
 
 def memory_table(measured: Measurements | None) -> Table:
-    """Peak memory at 16K, as multiples of the smallest."""
+    """Peak memory at 16K, as multiples of the smallest and, ours, in GiB."""
+    gib = {mode: f"{mode}, GiB" for mode in MODES}
     published: dict[str, Cells] = {
         system: {"training": row[1] or OUT_OF_MEMORY, "inference": row[2]}
         for system, row in paper().scrolls.items()
     }
     ours: dict[str, dict[str, Cells]] = {}
-    for memory in MEMORIES:
+    for memory in MEMORIES if measured else ():
+        assert measured
         multiples = memory_multiples(measured, memory)
-        for system in dict.fromkeys((*multiples["training"], *multiples["inference"])):
-            cells = {mode: multiples[mode].get(system) for mode in MODES}
-            ours.setdefault(system, {})[memory] = cells
+        for system in measured.systems:
+            rows = {mode: measured.find(system, mode, memory).get(16384) for mode in MODES}
+            if any(rows.values()):
+                cells: dict[str, Value] = {mode: multiples[mode].get(system) for mode in MODES}
+                cells |= {gib[mode]: _peak(row) for mode, row in rows.items()}
+                cells[OWN] = measured.own_words(system, memory)
+                ours.setdefault(system, {})[memory] = cells
     remarks = ["The smallest of the systems in the table; peaks are above the built model."]
-    return _titled({"training": ONE, "inference": ONE}, published, ours, remarks)
+    columns = {"training": ONE, "inference": ONE, **{gib[mode]: TWO for mode in reversed(MODES)}}
+    return _titled(
+        {**columns, OWN: ""}, published, ours, remarks, frozenset(), "Memory at 16K",
+        f"{MEASURE} at 16K",
+    )  # fmt: skip
 
 
-def datasets(inputs: PaperInputs) -> Iterator[str]:
-    """Pairs of each split, and the documents' lengths in tokens, of the splits given."""
-    splits = ("train", "validation", "test")
-    lengths = ("mean", "median", "max", "p90")
-    columns = {**dict.fromkeys(splits, ","), "mean": ",.2f", **dict.fromkeys(lengths[1:], ",")}
-    published: dict[str, Cells] = {
-        one.title: dict(zip((*splits, *lengths), (*one.counts, *one.input), strict=True))
-        for one in paper().sets.values()
-    }
-    ours: dict[str, dict[str, Cells]] = {}
-    for name in ordered(inputs.manifests):
-        manifests = {_split(manifest): manifest for manifest in inputs.manifests[name]}
-        if summarised := {s: m for s, m in manifests.items() if m["kind"] == "summarisation"}:
-            cells: dict[str, Value] = {s: m["counts"].get("kept") for s, m in summarised.items()}
-            largest = max(summarised.values(), key=lambda m: m["counts"].get("kept", 0))
-            source = largest["lengths"].get("source", {})
-            cells |= {column: source.get(column) for column in lengths}
-            ours[title(name)] = {"": cells}
-    remarks = [
-        "Ours: pairs kept in the shards; source tokens of the largest split given, with the end "
-        "token, before truncation."
-    ]
-    yield from Table(columns, published, ours, remarks, first="set").markdown()
-
-
-def _split(manifest: Results) -> str:
-    split = str(manifest["split"])
-    return "validation" if split in ("val", "valid") else split
-
-
-def hyperparameters(inputs: PaperInputs) -> Iterator[str]:
-    """The paper's settings, with those of our runs below."""
-    c4 = [m for some in inputs.manifests.values() for m in some if m["kind"] != "summarisation"]
-    shards = {"vocab_size": c4[0]["tokenizer"]["vocab_size"], **c4[0]["settings"]} if c4 else {}
-    found: dict[str, Mapping[str, Any]] = {
-        "pretraining": inputs.pretrain.settings if inputs.pretrain else {},
-        "finetuning": next(iter(inputs.finetune.values())).settings if inputs.finetune else {},
-        "data": shards,
-    }
-    called = {"pretraining": "", "finetuning": " (fine-tuning)", "data": " (pre-training shards)"}
-    published: dict[str, Cells] = {}
-    ours: dict[str, dict[str, Cells]] = {}
-    for part, settings in paper().hyperparameters.items():
-        for name, value in settings.items():
-            row = f"`{name}`{called[part]}"
-            published[row] = {"value": _plain(value)}
-            if name in found[part]:
-                ours[row] = {"": {"value": _plain(found[part][name])}}
-    yield from Table({"value": ",.10g"}, published, ours, first="setting").markdown()
-
-
-def _plain(value: Any) -> Value:
-    return value if isinstance(value, int | float) else ", ".join(map(str, value))
+def _peak(row: Mapping[str, Any] | None) -> Value:
+    """Peak memory in GiB; the reason where the case failed."""
+    if row and "cross" in row:
+        return str(row["cross"]).split(" (")[0]
+    value = figure(row, "peak_gib")
+    if not row or value is None:
+        return None
+    least, most = extremes(row, "peak_gib")
+    return value if least == most else Spread(value, least, most)
 
 
 def _in_order(published: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:

@@ -35,8 +35,8 @@ def plot_circles(
     A panel a set: the paper's systems (hollow) and ours (filled), by name.
     """
     with matplotlib.rc_context(BOTH_AXES):
-        figure = Figure(figsize=(10, 4.4), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        figure = Figure(figsize=(7.5, 3.6 * len(panels) + 0.4), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         names = list(dict.fromkeys(n for pair in panels.values() for some in pair for n in some))
         colours = {name: colour(rank) for rank, name in enumerate(names)}
         for panel, (title, pair) in zip(axes, panels.items(), strict=True):
@@ -65,8 +65,10 @@ def _draw_circle(axes: Axes, name: str, circle: Circle, own: str, filled: bool) 
         linewidths=1.5,
         **(style if fits else {"color": own}),
     )
-    axes.annotate(name, (circle.inference, circle.rouge), xytext=(0, 9 if filled else -14),
-                  textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
+    side = -1 if filled else 1  # ours to the left, so that near circles' names do not meet
+    axes.annotate(name, (circle.inference, circle.rouge), xytext=(10 * side, 0),
+                  textcoords="offset points", ha="right" if filled else "left", va="center",
+                  fontsize=8)  # fmt: skip
 
 
 def plot_contexts(

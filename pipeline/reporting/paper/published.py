@@ -116,7 +116,8 @@ class Paper:
     extrapolation: dict[str, Sequence[float]]
     judge_model: str
     judge: dict[str, Sequence[float]]
-    hyperparameters: dict[str, dict[str, Any]]
+    hyperparameters: dict[str, dict[str, tuple[Any, str]]]
+    """By stage and setting: the value, and where it is from (paper, code or ours)."""
     complexity: dict[str, str]
     pretraining: PretrainingCost
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pipeline.reporting import plots, source_use
 from pipeline.reporting.evaluation_reader import letters_line, shown_settings, verdicts
-from pipeline.reporting.html import escape, write_page
+from pipeline.reporting.html import escape, folded, write_page
 from pipeline.reporting.paper import figures as paper_figures
-from pipeline.reporting.paper import measurement_tables, score_tables
+from pipeline.reporting.paper import measurement_tables, score_tables, setting_tables
 from pipeline.reporting.paper.comparison_table import LEGEND
 from pipeline.reporting.paper.inputs import PaperInputs, ordered, title
 from pipeline.reporting.paper.published import PaperSet, paper
@@ -25,8 +25,8 @@ TABLES: dict[str, Callable[[PaperInputs], Iterator[str]]] = {
     "BookSum-Book": score_tables.books,
     "Extrapolation": score_tables.extrapolation,
     "Judge": score_tables.judge,
-    "Datasets": measurement_tables.datasets,
-    "Hyperparameters": measurement_tables.hyperparameters,
+    "Datasets": setting_tables.datasets,
+    "Hyperparameters": setting_tables.hyperparameters,
 }
 """The paper's nine tables, each with our figures below: title, and function that writes it."""
 
@@ -74,14 +74,18 @@ def _sections(inputs: PaperInputs) -> Iterator[str]:
             "`bash slurm/chain.sh status` says why, and `bash slurm/chain.sh` resumes them."
         )
     yield "## Scores"
-    yield overview(evaluation)
+    if evaluation:
+        yield overview(evaluation)
+    else:
+        yield from folded("No set evaluated yet; needs --evaluation SET=FOLDER", [overview({})])
     yield (
         "Mean ROUGE of the test documents, F1 in percent: the mean of ROUGE-1, ROUGE-2 and, as in "
         "the paper's tables, ROUGE-Lsum (arXiv, PubMed, BookSum-Chapter, other sets) or ROUGE-L "
         "(GovReport, SummScreenFD, BookSum-Book). Intervals: 95 %, by bootstrap over documents; "
         "the paper gives none."
     )
-    if empty := [title(name) for name in paper().sets if name not in evaluation]:
+    empty = [title(name) for name in paper().sets if name not in evaluation]
+    if empty and evaluation:
         yield f"Not evaluated: {', '.join(empty)}."
     if _bars(evaluation):
         yield "![Mean ROUGE of each set, ours and the paper's](rouge.png)"
@@ -122,9 +126,11 @@ def _sections(inputs: PaperInputs) -> Iterator[str]:
     if inputs.runs or labelled:
         yield "## Settings"
     if inputs.runs:
-        yield settings_table({name: run.settings for name, run in inputs.runs.items()})
+        table = settings_table({name: run.settings for name, run in inputs.runs.items()})
+        yield from folded("Settings of the training runs", [table])
     if labelled:
-        yield settings_table({name: shown_settings(one.results) for name, one in labelled.items()})
+        evaluated = {name: shown_settings(one.results) for name, one in labelled.items()}
+        yield from folded("Settings of the evaluations", [settings_table(evaluated)])
 
 
 def overview(evaluation: Mapping[str, dict[str, Any]]) -> str:
@@ -145,7 +151,8 @@ def overview(evaluation: Mapping[str, dict[str, Any]]) -> str:
             ]
         )
     header = [
-        "set", "documents", "the paper's", "Mean ROUGE", "interval", "the paper's", "difference",
+        "set", "documents", "the paper's", "Mean ROUGE", "interval", "the paper's mean",
+        "difference",
     ]  # fmt: skip
     return markdown_table(header, rows, align="lrrrrrr")
 

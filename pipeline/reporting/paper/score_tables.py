@@ -5,7 +5,13 @@ from typing import Any
 
 from pipeline.reporting.html import escape
 from pipeline.reporting.paper.comparison_table import Cells, Table, Value
-from pipeline.reporting.paper.inputs import PaperInputs, Results, SetEvaluation, system_title
+from pipeline.reporting.paper.inputs import (
+    PaperInputs,
+    Results,
+    SetEvaluation,
+    arxiv_sweeps,
+    system_title,
+)
 from pipeline.reporting.paper.measurement_tables import ONE, TWO, memory_table
 from pipeline.reporting.paper.published import LONGT5, PaperSet, paper
 from pipeline.reporting.tables import markdown_table
@@ -18,18 +24,22 @@ MEAN = "Mean ROUGE"
 PRINTED, RECOMPUTED = "% of LongT5, printed", "% of LongT5, from the rows"
 BERT_SCORE, BLANC = "BERTScore, model not named", "BLANC, model not named"
 GEOMETRIC = "geometric mean"
+CUT = (
+    "*References*: ours are whole; the published code cuts them at the target length, so that what "
+    "longer ones go on to say costs recall here alone."
+)
 RATINGS = ("relevance", "consistency", "fluency", "coherence")
 HEADLINE = {"bert_score": "f1", "blanc": "blanc"}  # the figure of each metric that the paper prints
 
 
-def settings_line(name: str, results: Mapping[str, Any]) -> str:
+def settings_words(results: Mapping[str, Any]) -> str:
     """Settings of one of our evaluations, for the notes below a table."""
     dataset, decoding = results["settings"]["dataset"], results["settings"]["decoding"]
     recipe = results["settings"].get("rouge", {})
     source = decoding.get("source_length", "not recorded")
     stemmer = "with" if recipe.get("stemmer") else "without"
     return (
-        f"{name}: {results['examples']:,} documents of {escape(dataset['name'])} "
+        f"{results['examples']:,} documents of {escape(dataset['name'])} "
         f"({escape(dataset['split'])}), {decoding['method']}, "
         f"source {f'{source:,} tokens' if isinstance(source, int) else source}, "
         f"at most {decoding['max_new_tokens']:,} new tokens; "
@@ -38,7 +48,16 @@ def settings_line(name: str, results: Mapping[str, Any]) -> str:
 
 
 def _ours(evaluations: Mapping[str, SetEvaluation]) -> str:
-    lines = [settings_line(system_title(s), one.results) for s, one in evaluations.items()]
+    """A line for a set's evaluations, by system."""
+    return ours_line({system_title(system): one for system, one in evaluations.items()})
+
+
+def ours_line(named: Mapping[str, SetEvaluation]) -> str:
+    """The settings of evaluations, by their names; those of equal settings together."""
+    equal: dict[str, list[str]] = {}
+    for name, one in named.items():
+        equal.setdefault(settings_words(one.results), []).append(name)
+    lines = [f"{', '.join(names)}: {words}" for words, names in equal.items()]
     return f"Ours: {'. '.join(lines)}." if lines else ""
 
 
@@ -51,7 +70,6 @@ def summarisation(inputs: PaperInputs) -> Iterator[str]:
     for name in ("arxiv", "pubmed", "booksum_chapter"):
         theirs = paper().sets[name]
         evaluations = inputs.evaluations.get(name, {})
-        yield f"**{theirs.title}**"
         columns = {ROUGE[k]: ONE for k in ("rouge1", "rouge2", theirs.last)}
         columns |= {MEAN: TWO, PRINTED: ONE, RECOMPUTED: ONE, BERT_SCORE: ONE, BLANC: ONE}
         metrics = {system: _metric_cells(one) for system, one in evaluations.items()}
@@ -65,8 +83,11 @@ def summarisation(inputs: PaperInputs) -> Iterator[str]:
                 for system, cells in ours.items()
             },
             [text for text in (_misprints(theirs), _ours(evaluations)) if text],
+            title=theirs.title,
+            needs=f"--evaluation {name}=FOLDER",
         )
-        yield from table.markdown()
+        yield from table.headed()
+    yield CUT
     yield (
         "The paper names neither BERTScore's model nor BLANC's, so each of our models and settings "
         "has its own column, without a difference."
@@ -95,7 +116,8 @@ def _rouge_rows(name: str, evaluations: Mapping[str, SetEvaluation]) -> dict[str
         system: dict(_values(one.results["systems"]["model"], columns))
         for system, one in evaluations.items()
     }
-    if base := rows.get(LONGT5, {}).get(MEAN):
+    base = rows.get(LONGT5, {}).get(MEAN)
+    if base and len(rows) > 1:
         for row in rows.values():
             row[RECOMPUTED] = 100 * row[MEAN] / base  # type: ignore[operator]
     return rows
@@ -132,7 +154,6 @@ def scrolls(inputs: PaperInputs) -> Iterator[str]:
     for name in ("govreport", "summscreenfd"):
         theirs = paper().sets[name]
         evaluations = inputs.evaluations.get(name, {})
-        yield f"**{theirs.title}**"
         three = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
         columns = {"longest source": ",", **dict.fromkeys(three.values(), ONE)}
         columns |= {MEAN: TWO, GEOMETRIC: TWO, PRINTED: ONE, RECOMPUTED: ONE}
@@ -158,14 +179,16 @@ def scrolls(inputs: PaperInputs) -> Iterator[str]:
             },
             [text for text in (theirs.note, _ours(evaluations)) if text],
             apart=frozenset({"longest source"}),
+            title=theirs.title,
+            needs=f"--evaluation {name}=FOLDER",
         )
-        yield from table.markdown()
+        yield from table.headed()
     yield (
         "ROUGE-1, -2, -L and their geometric mean (SCROLLS's ranking figure) take the best of a "
         "document's references, Mean ROUGE takes their mean; with one reference the two are equal."
     )
-    yield "**Memory at 16K, as multiples of the smallest**"
-    yield from memory_table(inputs.measurements).markdown()
+    yield CUT
+    yield from memory_table(inputs.measurements).headed()
 
 
 def _best(results: Results, columns: Mapping[str, str]) -> Cells:
@@ -176,6 +199,10 @@ def _best(results: Results, columns: Mapping[str, str]) -> Cells:
 
 def _source(results: Results) -> Value:
     return results["settings"]["decoding"].get("source_length")
+
+
+def _read(source: Value) -> str:
+    return f"{source:,}" if isinstance(source, int) else str(source or "not recorded")
 
 
 def books(inputs: PaperInputs) -> Iterator[str]:
@@ -199,8 +226,11 @@ def books(inputs: PaperInputs) -> Iterator[str]:
             for system, cells in _rouge_rows("booksum_book", evaluations).items()
         },
         [text for text in (_ours(evaluations),) if text],
+        title=theirs.title,
+        needs="--evaluation booksum_book=FOLDER",
     )
     yield from table.markdown()
+    yield CUT
     if inputs.contexts:
         yield "**Trained at several lengths**"
         yield _contexts(inputs)
@@ -218,7 +248,7 @@ def _contexts(inputs: PaperInputs) -> str:
                 [
                     system_title(system),
                     f"{tokens:,}",
-                    str(_source(one.results) or "not recorded"),
+                    _read(_source(one.results)),
                     *(f"{scores[name]['value']:.2f}" for name in names),
                     f"{mean['low']:.2f} to {mean['high']:.2f}",
                 ]
@@ -230,11 +260,12 @@ def _contexts(inputs: PaperInputs) -> str:
 def extrapolation(inputs: PaperInputs) -> Iterator[str]:
     """Mean ROUGE on arXiv of models trained at 4K, by source tokens read."""
     lengths = [4096, 8192]
-    sweeps = _arxiv_sweeps(inputs)
+    sweeps = arxiv_sweeps(inputs)
     others = sorted({n for sweep in sweeps.values() for n in sweep} - {*lengths})
     shown = {n: f"{n // 1024}K" if n % 1024 == 0 else f"{n:,}" for n in (*lengths, *others)}
     gain = "gain at 8K, %"
-    ours, remarks = {}, []
+    ours: dict[str, dict[str, Cells]] = {}
+    named: dict[str, SetEvaluation] = {}
     for system, sweep in sweeps.items():
         cells: dict[str, Value] = {
             shown[n]: one.results["systems"]["model"][mean_column("arxiv")]["value"]
@@ -244,28 +275,18 @@ def extrapolation(inputs: PaperInputs) -> Iterator[str]:
             first, second = (cells[shown[n]] for n in lengths)
             cells[gain] = 100 * (second / first - 1)  # type: ignore[operator]
         ours[system_title(system)] = {"": cells}
-        remarks += [
-            settings_line(f"{system_title(system)} at {shown[n]}", one.results)
-            for n, one in sorted(sweep.items())
-        ]
+        named |= {f"{system_title(system)} at {shown[n]}": sweep[n] for n in sorted(sweep)}
     published = {
         system_title(system): dict(zip((*map(shown.get, lengths), gain), row, strict=True))
         for system, row in paper().extrapolation.items()
     }
     columns = {**dict.fromkeys(shown.values(), TWO), gain: ONE}
-    notes = [f"Ours: {'. '.join(remarks)}."] if remarks else []
-    yield from Table(columns, published, ours, notes).markdown()  # type: ignore[arg-type]
-
-
-def _arxiv_sweeps(inputs: PaperInputs) -> dict[str, dict[int, SetEvaluation]]:
-    """By system and tokens read: the extrapolation's evaluations, and arXiv's own with a length."""
-    found: dict[str, dict[int, SetEvaluation]] = {}
-    for system, one in inputs.evaluations.get("arxiv", {}).items():
-        if isinstance(source := _source(one.results), int):
-            found[system] = {source: one}
-    for system, sweep in inputs.extrapolation.items():
-        found[system] = {**found.get(system, {}), **sweep}
-    return found
+    notes = [line for line in (ours_line(named),) if line]
+    yield from Table(
+        columns, published, ours, notes,  # type: ignore[arg-type]
+        title="Extrapolation", needs="--extrapolation TOKENS=FOLDER",
+    ).markdown()  # fmt: skip
+    yield CUT
 
 
 def judge(inputs: PaperInputs) -> Iterator[str]:
@@ -286,7 +307,11 @@ def judge(inputs: PaperInputs) -> Iterator[str]:
     for column in same:
         for system, metric in found[column].items():
             ours.setdefault(system, {})[column] = _ratings(metric)
-    yield from Table(columns, published, ours, [_judged(found[c]) for c in same]).markdown()
+    notes = [_judged(found[column]) for column in same]
+    yield from Table(
+        columns, published, ours, notes, title="Ratings by the paper's judge",
+        needs="--evaluation pubmed=FOLDER that judge.py has rated",
+    ).markdown()  # fmt: skip
     for column, by_system in found.items():
         if column not in same:
             yield f"**{escape(column)}**: another judge, not comparable with the paper's ratings."
