@@ -40,7 +40,7 @@ def plot_bars(systems: Mapping[str, Mapping[str, Interval]], title: str, path: P
     width = 0.8 / len(systems)
     names = list(next(iter(systems.values())))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        figure = Figure(figsize=(8.5, 3.9), layout="constrained")
         axes = figure.subplots()
         groups = np.arange(len(names))
         for rank, (name, scores) in enumerate(systems.items()):

@@ -175,7 +175,7 @@ def ratios(inputs: ReplicaInputs) -> str:
         words.append(permuted_verdict(minus, system_title(system)))
         minus = rouge.compare(true, inputs.lead)["mean_rouge"]
         words.append(verdict(minus, "the document's first sentence", system_title(system)))
-    return " ".join(words)
+    return "\n".join(f"- {sentence}" for sentence in words)
 
 
 def length_table(inputs: ReplicaInputs) -> str:
@@ -221,10 +221,14 @@ def measured(measurements: Measurements) -> list[str]:
                 unit = "GiB" if name == "peak_gib" else "seconds"
                 rows.append([f"{mode}, {length:,} tokens, {unit}", *_with_shares(values, form)])
     header = ["", *map(system_title, measurements.systems)]
+    kernels = (
+        f"{system_title(name)}: {measurements.own_words(name, 'plain')}"
+        for name in measurements.systems
+    )
     return [
         markdown_table(header, rows, align="l" + "r" * (len(header) - 1)),
-        f"{measurements.settings}. Memory is the peak above the built model; in brackets: LOCOST's "
-        "figure over the system's.",
+        f"{measurements.settings}; {'; '.join(kernels)}. Memory is the peak above the built model; "
+        "in brackets: LOCOST's figure over the system's.",
     ]
 
 

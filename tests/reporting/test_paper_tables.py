@@ -217,9 +217,12 @@ def rows(text: str, heading: str, of: str = "") -> dict[tuple[str, str], dict[st
     }
 
 
-def test_nine_tables_are_there(page):
+def test_nine_tables_are_there_and_scores_state_the_references_cut(page):
     text = (page / "report.md").read_text()
     assert re.findall(r"^### (\d)\. ", text, re.M) == list("123456789")
+    for number in "2356":
+        section = text.split(f"### {number}. ")[1].split("\n### ")[0]
+        assert "the published code cuts them at the target length" in section
 
 
 def test_scores_have_differences_and_metrics_of_other_models_columns_of_their_own(page):

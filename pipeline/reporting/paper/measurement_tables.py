@@ -30,7 +30,7 @@ def complexity(inputs: PaperInputs) -> Iterator[str]:
         if system in paper().complexity:
             published[_law_title(system)] = {"law": f"O({paper().complexity[system]})"}
         if measured and (exponents := _exponents(measured, system)):
-            own = {OWN: measured.own_words(system, "plain")}
+            own = {OWN: escape(measured.own_words(system, "plain"))}
             ours.setdefault(_law_title(system), {})[""] = exponents | own
     remarks = [
         "Ours are exponents of the length for the whole system without memory savings: the slope "
@@ -94,7 +94,7 @@ def throughput(inputs: PaperInputs) -> Iterator[str]:
                 for name, (n, mode) in cases.items()
             }
             if any(value is not None for value in cells.values()):
-                own = {OWN: measured.own_words(system, memory)}
+                own = {OWN: escape(measured.own_words(system, memory))}
                 ours.setdefault(memory, {})[system] = {**cells, **own}
     remarks = [
         "Of several runs the median (least to most). *Plain*: without memory savings; *saving*: "
@@ -215,7 +215,7 @@ def memory_table(measured: Measurements | None) -> Table:
             if any(rows.values()):
                 cells: dict[str, Value] = {mode: multiples[mode].get(system) for mode in MODES}
                 cells |= {gib[mode]: _peak(row) for mode, row in rows.items()}
-                cells[OWN] = measured.own_words(system, memory)
+                cells[OWN] = escape(measured.own_words(system, memory))
                 ours.setdefault(system, {})[memory] = cells
     remarks = ["The smallest of the systems in the table; peaks are above the built model."]
     columns = {"training": ONE, "inference": ONE, **{gib[mode]: TWO for mode in reversed(MODES)}}

@@ -56,17 +56,19 @@ def plot_circles(
 
 def _draw_circle(axes: Axes, name: str, circle: Circle, own: str, filled: bool) -> None:
     fits = circle.training is not None
+    area = AREA * (circle.training or 1)
     style = {"facecolors": own if filled else "none", "edgecolors": own, "alpha": 0.8}
     axes.scatter(
         [circle.inference],
         [circle.rouge],
-        s=AREA * circle.training if circle.training is not None else AREA,
+        s=area,
         marker="o" if fits else "x",
         linewidths=1.5,
         **(style if fits else {"color": own}),
     )
-    side = -1 if filled else 1  # ours to the left, so that near circles' names do not meet
-    axes.annotate(name, (circle.inference, circle.rouge), xytext=(10 * side, 0),
+    beside = area**0.5 / 2 + 4
+    # Ours to the left, so that near circles' names do not meet.
+    axes.annotate(name, (circle.inference, circle.rouge), (-beside if filled else beside, 0),
                   textcoords="offset points", ha="right" if filled else "left", va="center",
                   fontsize=8)  # fmt: skip
 

@@ -126,8 +126,8 @@ def _sections(inputs: PaperInputs) -> Iterator[str]:
     if inputs.runs or labelled:
         yield "## Settings"
     if inputs.runs:
-        table = settings_table({name: run.settings for name, run in inputs.runs.items()})
-        yield from folded("Settings of the training runs", [table])
+        trained = {name: run.settings for name, run in inputs.runs.items()}
+        yield from folded("Settings of the training runs", [settings_table(trained)])
     if labelled:
         evaluated = {name: shown_settings(one.results) for name, one in labelled.items()}
         yield from folded("Settings of the evaluations", [settings_table(evaluated)])
