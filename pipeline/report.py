@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.common.command_line import Parser, count_from, exit_on_user_error
 from pipeline.common.files import check_folder
 from pipeline.evaluation.examples import Examples
+from pipeline.evaluation.results import TRAINED
 from pipeline.reporting import demo as demo_report
 from pipeline.reporting import replica as replica_report
 from pipeline.reporting.evaluation_reader import letters_line, read_results
@@ -169,6 +170,21 @@ def _read_at(folder: Path, tokens: int) -> SetEvaluation:
     return found
 
 
+def _trained_at(folder: Path, tokens: int) -> SetEvaluation:
+    """An evaluation of BookSum-Book by a model trained on `tokens` source tokens.
+
+    ValueError where it records another number, which earlier versions do not.
+    """
+    found = read_set_evaluation(folder, "booksum_book")
+    trained = found.results.get(TRAINED) or tokens
+    if trained != tokens:
+        raise ValueError(
+            f"{folder} is of a model trained on {trained} tokens, not on {tokens}; give it as "
+            f"--context {trained}={folder}"
+        )
+    return found
+
+
 def write_paper_page(options: argparse.Namespace) -> str:
     """The message to print. Raises ValueError or OSError where an input is missing or partial."""
     inputs = read_paper_inputs(options)
@@ -206,11 +222,7 @@ def read_paper_inputs(options: argparse.Namespace) -> PaperInputs:
             for name, systems in _folders("evaluation", options.evaluation).items()
         },
         extrapolation=_sweep("extrapolation", options.extrapolation, _read_at),
-        contexts=_sweep(
-            "context",
-            options.context,
-            lambda folder, _: read_set_evaluation(folder, "booksum_book"),
-        ),
+        contexts=_sweep("context", options.context, _trained_at),
         measurements=read_measurements(options.systems) if options.systems else None,
         manifests=manifests,
         kernels=read_kernels(options.kernels) if options.kernels else None,

@@ -20,7 +20,7 @@ from pipeline.evaluation.preparation import (
     PreparedEvaluation,
     prepare,
 )
-from pipeline.evaluation.results import SUBMISSION, environment, summarise
+from pipeline.evaluation.results import SUBMISSION, environment, summarise, trained_length
 from pipeline.evaluation.rouge_pool import RougePool, workers_here
 from pipeline.evaluation.source_use import (
     Exchange,
@@ -213,6 +213,7 @@ def _aggregate(
         "data": str(options.data),
         "settings": prepared.settings,
         "environment": environment(device),
+        **trained_length(options.checkpoint),
         "mean": mean_column(prepared.settings["dataset"]["set"]),
         **summarise(records),
         **(source_use.summarise(losses.read()) if losses.complete else {}),

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
+from pipeline.common.settings import flatten
 from pipeline.scoring import rouge
 from pipeline.scoring.predictions import RESULTS, Record
 from pipeline.scoring.source_use import BY_POSITION
 
 SUBMISSION = "scrolls_submission.json"
+TRAINED = "trained_source_length"
 VERSIONS = ("torch", "numpy", "sentencepiece", "rouge-score")
 
 
@@ -35,6 +38,17 @@ def environment(device: torch.device) -> dict[str, str]:
     """Versions and device, on which the numbers may depend in addition to the settings."""
     versions = {package: version(package) for package in VERSIONS}
     return {"python": platform.python_version(), **versions, "device": device.type}
+
+
+def trained_length(checkpoint: Path) -> dict[str, int]:
+    """As `trained_source_length`, the source tokens that the checkpoint's run trained on (0: as
+    many as its shards have); nothing of a model folder without its run."""
+    config = checkpoint.resolve().parent.parent / "config.yaml"  # RUN/checkpoints/STEP
+    if not config.is_file():
+        return {}
+    settings = flatten(yaml.safe_load(config.read_text(encoding="utf-8")) or {})
+    length = settings.get("data.source_length")
+    return {TRAINED: length} if isinstance(length, int) else {}
 
 
 def summarise(systems: dict[str, list[Record]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.evaluation.results import trained_length
 from pipeline.report import main, parse, read_paper_inputs
 from pipeline.reporting.paper.inputs import read_set_evaluation
 from pipeline.shards import Dataset, write_manifest
@@ -66,6 +67,22 @@ def test_another_set_or_split_is_refused_in_one_line(tmp_path, capsys, option, d
 )
 def test_its_own_set_and_a_set_of_ones_own_are_read(tmp_path, name, dataset):
     assert read_set_evaluation(write(tmp_path / "evaluation", dataset), name).metrics == []
+
+
+def test_a_column_of_the_sweep_takes_models_trained_at_its_length(tmp_path):
+    folder = write(tmp_path / "evaluation", {"set": "booksum_book"})
+    step = tmp_path / "run" / "checkpoints" / "step-00000001"
+    step.mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("data: {source_length: 2048}")
+    (tmp_path / "run" / "best").symlink_to("checkpoints/step-00000001")
+    recorded = trained_length(tmp_path / "run" / "best")
+    assert recorded == {"trained_source_length": 2048}
+    assert trained_length(folder) == {}
+    results = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps(results | recorded))
+    with pytest.raises(ValueError, match="of a model trained on 2048 tokens, not on 1024"):
+        read_paper_inputs(parse(["paper", "--context", f"1024={folder}", "--output=x"]))
+    read_paper_inputs(parse(["paper", "--context", f"2048={folder}", "--output=x"]))
 
 
 def test_shards_of_another_set_are_refused(tmp_path, dataset_folder, capsys):
