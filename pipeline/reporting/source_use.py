@@ -18,7 +18,7 @@ MEANING = (
     "same tenth of another document of similar length, with 95 % intervals by bootstrap over "
     "documents: 0 for a model that does not use that tenth."
 )
-COLUMNS = 3  # panels beside each other
+COLUMNS = 2  # panels beside each other
 
 Curves = Mapping[str, Sequence[Rise]]
 """The rises of several systems, by name."""
