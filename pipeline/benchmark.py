@@ -25,6 +25,7 @@ from pipeline.benchmarking.precision import faster, precision
 from pipeline.common.command_line import (
     Parser,
     above_zero,
+    add_checks,
     count_from,
     exit_on_user_error,
     gibibytes,
@@ -62,6 +63,9 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def compare_systems(options: argparse.Namespace) -> int:
     """Compare whole systems: memory, time, longest input, ratios, the paper's figure."""
+    if options.dry_run or options.check_arguments:
+        print("ready: valid arguments")
+        return 0
     systems.run(options, named_device(options.device), options.memory_limit)
     return 0
 
@@ -192,6 +196,7 @@ def build_parser() -> Parser:
         help="write the tables of --output's record into this Markdown page; measure nothing",
     )  # fmt: skip
     _add_modes(command)
+    add_checks(command)
 
     command = _add_corpus(commands, "preprocessing", "CPU time of preprocessing, stage by stage")
     command.set_defaults(run=time_preprocessing)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from pipeline.common.command_line import INTERRUPTED, Parser, described, exit_on_user_error
 from pipeline.common.files import hold_lock
+from pipeline.reporting.paper.feeds import feeds, in_words
 from pipeline.slurm_chain import slurm_commands
 from pipeline.slurm_chain.chain_settings import ChainSettings, read_settings
+from pipeline.slurm_chain.results import report_arguments
 from pipeline.slurm_chain.stage_graph import ChainStage, stage_graph
 from pipeline.slurm_chain.status_report import plan_lines, stage_statuses, status_lines
 from pipeline.slurm_chain.submission import PlannedStage, Submitter, cancel_jobs, plan_stages
@@ -22,19 +24,21 @@ def build_parser() -> Parser:
     """The command line."""
     parser = Parser(
         prog="chain.sh",
-        description="Submit the missing jobs of the whole chain: preprocessing, pre-training, "
-        "fine-tuning, evaluation, report. Each job starts when those it depends on have ended, "
-        "and works if they have completed their stages. A repeated call resumes where the last "
-        "one stopped. Settings: slurm/settings.sh.",
+        description="Submit the missing jobs of the whole paper: preprocessing, pre-training, "
+        "fine-tunings and evaluations, other metrics, measurements, report. Each job starts when "
+        "those it depends on have ended, and works if they have completed their stages. A "
+        "repeated call resumes where the last one stopped. Settings: slurm/settings.sh.",
     )
     parser.add_argument(
-        "command", nargs="?", choices=("status", "cancel"),
+        "command", nargs="?", choices=("status", "cancel", "results"),
         help="status: show the state of every stage, and the end of the log of each failed one; "
-        "cancel: cancel all jobs of the chain",
+        "cancel: cancel all jobs of the chain; results: print the arguments with which report.sh "
+        "calls report.py",
     )  # fmt: skip
     parser.add_argument(
         "--dry_run", action="store_true",
-        help="print the stages and when their jobs would start, check every stage, submit nothing",
+        help="print the stages, the tables and figures that each feeds, and when their jobs would "
+        "start, check every stage, submit nothing",
     )  # fmt: skip
     return parser
 
@@ -52,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show_status(settings, stages)
     if options.command == "cancel":
         return cancel(settings, stages)
+    if options.command == "results":
+        print("\n".join(report_arguments(settings, stages)))
+        return 0
     try:
         return submit(settings, stages, options.dry_run)
     except KeyboardInterrupt:
@@ -87,7 +94,7 @@ def submit(settings: ChainSettings, stages: list[ChainStage], dry_run: bool) -> 
     submitter = Submitter(settings, os.environ, commit(settings), f"{time.time():.0f}")
     checks = submitter.check(planned)
     if dry_run:
-        print("\n".join(plan_lines(settings, planned, checks.starts)), flush=True)
+        print("\n".join(plan_lines(settings, planned, checks.starts, fed(stages))), flush=True)
     for note in [*checks.notes, *notes(settings, planned)]:
         print(f"note: {note}", file=sys.stderr)
     for error in checks.errors:
@@ -95,6 +102,15 @@ def submit(settings: ChainSettings, stages: list[ChainStage], dry_run: bool) -> 
     if checks.errors:
         return 2
     return 0 if dry_run else submit_checked(settings, planned, submitter)
+
+
+def fed(stages: list[ChainStage]) -> dict[str, str]:
+    """By stage, the report's tables and figures that need it, itself or by a later stage."""
+    parts = {stage.name: set(feeds(stage.result)) for stage in stages}
+    for stage in reversed(stages):
+        for need in () if stage.summary else stage.needs:
+            parts[need] |= parts[stage.name]
+    return {name: in_words(found) for name, found in parts.items()}
 
 
 def notes(settings: ChainSettings, planned: list[PlannedStage]) -> Iterator[str]:

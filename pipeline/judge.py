@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.common.command_line import Parser, add_checks, count_from, exit_on_user_error
 from pipeline.scoring.chat_client import Pace, endpoint_from_environment
 from pipeline.scoring.finished_evaluation import read_finished
-from pipeline.scoring.judge import PROMPT, REQUEST, Judge, JudgeSettings, Prices
+from pipeline.scoring.judge import PROMPT, REQUEST, Judge, JudgeSettings, Prices, read_prompt
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -48,11 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("per_minute", count_from(0), "requests per minute; 0: no limit", Pace.per_minute)
     add("timeout", count_from(1), "timeout of a request in seconds", round(Pace.timeout_s))
     add("tries", count_from(1), "attempts per request, with exponential backoff", Pace.tries)
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="print the estimated cost without sending a request, then exit",
-    )
+    add_checks(parser)  # a dry run prints the estimated cost without sending a request
     return parser.parse_args(arguments)
 
 
@@ -84,6 +80,11 @@ def json_object(text: str) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge and print. Exit status: 0; 2 for a user error, 130 interrupted, with replies kept."""
     options = parse(arguments)
+    if options.check_arguments:
+        endpoint_from_environment()
+        read_prompt(options.prompt)
+        print("ready: valid arguments")
+        return 0
     finished = read_finished(options.evaluation, options.system)
     judge = Judge(
         finished,

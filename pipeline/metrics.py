@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.command_line import Parser, count_from, exit_on_user_error
-from pipeline.scoring.blanc import PYTHON, VARIANTS, Variant, blanc
+from pipeline.common.command_line import Parser, add_checks, count_from, exit_on_user_error
+from pipeline.scoring.blanc import PYTHON, VARIANTS, Variant, blanc, blanc_model, check_python
 from pipeline.scoring.finished_evaluation import read_finished
 
 
@@ -38,6 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             default=batch_size,
             help=f"texts per batch (default {batch_size})",
         )
+        add_checks(one)
         return one
 
     one = command("bert_score", "summaries against references, by token similarity", 64)
@@ -74,7 +75,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score and print. Exit status: 0; 2 for input that cannot be scored."""
     options = parse(arguments)
+    if options.check_arguments:
+        check_model(options)
+        print("ready: valid arguments")
+        return 0
     finished = read_finished(options.evaluation, options.system)
+    if options.dry_run:
+        check_model(options)
+        print(f"ready: {len(finished.summaries):,} summaries")
+        return 0
     for remark in finished.remarks():
         print(remark)
     if options.metric == "blanc":
@@ -94,6 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = bert_score(finished, scorer, baseline)
     print(described(result))
     return 0
+
+
+def check_model(options: argparse.Namespace) -> None:
+    """Raise ValueError where the metric cannot use the model."""
+    if options.metric == "blanc":
+        check_python(options.python)
+        blanc_model(options.model, options.variant)
+    else:
+        from pipeline.scoring.bert_score import BertScorer, read_baseline
+
+        if options.baseline:
+            read_baseline(options.baseline, options.layer)
+        BertScorer(options.model, options.layer)
 
 
 def described(result: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.image import imsave
 
-from pipeline.common.command_line import Parser, count_from, exit_on_user_error
+from pipeline.common.command_line import Parser, add_checks, count_from, exit_on_user_error
 from pipeline.common.files import check_folder, replace_bytes, replace_text
 from pipeline.common.plot_style import save
 from pipeline.common.progress import progress
@@ -36,6 +36,7 @@ from pipeline.kernels.statistics import (
     octaves,
 )
 from pipeline.model import load_model
+from pipeline.model.folder import check_model
 
 
 def part_of_one(text: str) -> float:
@@ -70,6 +71,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--share", type=part_of_one, default=SHARE,
         help=f"share of |kernel|'s sum within the effective length ({SHARE})",
     )  # fmt: skip
+    add_checks(parser)
     return parser.parse_args(arguments)
 
 
@@ -79,8 +81,7 @@ def plot(options: argparse.Namespace) -> None:
     Raises ValueError where CHECKPOINT is not a model or lacks one of the dimensions.
     """
     check_folder(options.output)
-    inside = options.checkpoint / "model"
-    model = load_model(inside if inside.is_dir() else options.checkpoint)
+    model = load_model(model_folder(options.checkpoint))
     channels = model.config.d_model
     if beyond := [dimension for dimension in options.dimensions if dimension >= channels]:
         raise ValueError(f"--dimensions {beyond[0]}: the model has dimensions 0 to {channels - 1}")
@@ -103,6 +104,12 @@ def plot(options: argparse.Namespace) -> None:
     replace_text(options.output / "kernels.json", json.dumps(found) + "\n")
     print(overview(layers))
     print(f"{options.output}/kernels.json, pictures and images/ (one pixel per value) written")
+
+
+def model_folder(checkpoint: Path) -> Path:
+    """The model of a kept checkpoint, or the model folder itself."""
+    inside = checkpoint / "model"
+    return inside if inside.is_dir() else checkpoint
 
 
 def write_images(layers: Sequence[LayerKernels], folder: Path) -> None:
@@ -135,7 +142,14 @@ def overview(layers: Sequence[LayerKernels]) -> str:
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0; 2, after one line, for input that cannot be drawn."""
-    plot(parse(arguments))
+    options = parse(arguments)
+    if options.dry_run or options.check_arguments:
+        check_folder(options.output)
+        if options.dry_run:
+            check_model(model_folder(options.checkpoint))
+        print("ready: valid arguments")
+        return 0
+    plot(options)
     return 0
 
 

@@ -10,11 +10,12 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from pipeline.common.command_line import Parser
+from pipeline.common.command_line import Parser, add_checks
 from pipeline.shards import Dataset
 from pipeline.tokenizer import open_tokenizer
 from preprocessing.dataset.retokenised_samples import read_samples, samples
 from preprocessing.dataset.samples import check_lengths
+from preprocessing.jobs.dry_run import check
 from preprocessing.jobs.job import Job
 from preprocessing.jobs.options import HelpFormatter, run_command
 from preprocessing.jobs.run import run
@@ -25,7 +26,16 @@ NOT_INHERITED = ("deduplicate", "inputs")  # settings that each job records for 
 
 def main() -> None:
     """Run the command line."""
-    run(partial(_job, _parser().parse_args()))
+    options = _parser().parse_args()
+    if options.check_arguments:
+        open_tokenizer(options.tokenizer)
+        print("ready: valid arguments")
+        return
+    prepare = partial(_job, options)
+    if options.dry_run:
+        check(prepare)
+    else:
+        run(prepare)
 
 
 def _job(options: argparse.Namespace) -> Job:
@@ -85,6 +95,7 @@ def _parser() -> Parser:
             type=int,
             help=f"maximum {side} length in ids, EOS included; 0: no limit; default: the dataset's",
         )
+    add_checks(parser)
     return parser
 
 

@@ -1,4 +1,4 @@
-# Shared by the job scripts, which source it with LOCOST_ROOT set.
+# Shared by the job scripts, which source it with LOCOST_ROOT set, and DEFAULT, the usual first word.
 #
 # A script reads settings and modules, requires its predecessors' markers (`require`), checks its
 # inputs in one process (`check`) and the nodes (`check_nodes`), then runs the program until it is
@@ -34,11 +34,45 @@ for argument in "$@"; do
     fi
 done
 set -- "${ARGUMENTS[@]}"
-[[ $WHAT =~ ^[a-z0-9_]*$ ]] || fail "$WHAT is not a set's name (lower-case letters, digits and _)"
+WHAT=${WHAT:-${DEFAULT:-}}
+[[ $WHAT =~ ^([a-z0-9_]*)(:([a-z0-9-]+))?(@([0-9]+))?(\+([0-9]+))?$ ]] ||
+    fail "$WHAT is not SET, SET:SYSTEM, SET@TOKENS or SET+TOKENS (a set: lower-case letters, digits and _)"
+SET=${BASH_REMATCH[1]} SYSTEM=${BASH_REMATCH[3]} TRAINED=${BASH_REMATCH[5]} READ=${BASH_REMATCH[7]}
 [[ $CHECK || -n ${SLURM_JOB_ID:-} ]] ||
     fail "$0 is a job: submit it with sbatch, or pass --dry_run to check its inputs"
 if [[ -n $MODULES ]]; then module load $MODULES || fail "MODULES: cannot load $MODULES"; fi
 set -uo pipefail    # not before: the scripts of modules and conda read variables that are not set
+
+# of_set NAME: the setting NAME of this job's set (ARXIV_NAME), else the general one.
+of_set() {
+    local own=${SET^^}_$1
+    echo "${!own-${!1}}"
+}
+
+# of_system NAME: that of the job's baseline, on its set (ARXIV_LED_NAME), else on any (LED_NAME).
+of_system() {
+    [[ -n $SYSTEM ]] || return 0
+    local own=${SYSTEM^^}_$1
+    own=${own//-/_}
+    local here=${SET^^}_$own
+    echo "${!here-${!own-}}"
+}
+
+MODEL=              # the folder of the baseline's weights
+if [[ -n $SYSTEM && -z ${KIND:-} ]]; then   # measure.sh reads only its summaries
+    MODEL=$(of_system MODEL)
+    [[ -f $MODEL/config.json ]] ||
+        fail "the setting MODEL of $SYSTEM is '$MODEL', expected the folder of its weights (config.json)"
+    python=$(of_system PYTHON)
+    PYTHON=${python:-$PYTHON}
+fi
+# data SPLIT: the folder of the set's shards that the job's model reads.
+data() {
+    local own=$(of_system OWN_TOKENIZER)
+    [[ -z $SYSTEM || $own == 0 ]] && echo "$SHARDS/$SET-$1" || echo "$SHARDS/$SET-$1-$SYSTEM"
+}
+# folder NAME WHAT: the folder of a model's run or evaluation.
+folder() { echo "$RUNS/$1-${2/:/-}"; }
 
 if [[ -z $CONTAINER ]]; then
     python=$(command -v "$PYTHON") || fail "PYTHON: no program $PYTHON; run make, or set PYTHON"
@@ -62,12 +96,6 @@ if [[ -n ${SLURM_JOB_ID:-} && -z $CHECK ]]; then
     [[ ${LOCOST_COMMIT:-$commit} == "$commit" ]] ||
         say "note: the code was at $LOCOST_COMMIT when this job was submitted"
 fi
-
-# of_set NAME SET: the setting NAME of that set (ARXIV_NAME), else the general one.
-of_set() {
-    local own=${2^^}_$1
-    echo "${!own-${!1}}"
-}
 
 # require MARKER MESSAGE: fail unless the file exists, which completes an earlier stage.
 require() { [[ -e $1 || $CHECK == --check_arguments ]] || fail "$2"; }
@@ -172,9 +200,9 @@ step() {
     return $status
 }
 
-# mpi_step PROGRAM...: the program in one process per core of this node; USR2 ends it.
-mpi_step() {
-    "$MPIRUN" --bind-to none -n "${SLURM_NTASKS:-1}" $CONTAINER "$PYTHON" "$@" &
+# here COMMAND...: the command on this node; USR2 ends it.
+here() {
+    "$@" &
     local step=$! status
     trap 'STOPPING=1; say "received the signal to stop"; kill '$step USR2
     trap 'STOPPING=1; TERMINATED=1; say "received SIGTERM"; kill '$step TERM
@@ -185,6 +213,9 @@ mpi_step() {
     [[ $status == 0 || $STOPPING == 0 ]] || return "$RESUME_LATER"
     return $status
 }
+
+# mpi_step PROGRAM...: the program in one process per core of this node.
+mpi_step() { here "$MPIRUN" --bind-to none -n "${SLURM_NTASKS:-1}" $CONTAINER "$PYTHON" "$@"; }
 
 # work STATE STEP...: run the step; resume later if it was stopped, or if it failed after progress.
 # STATE is a folder for notes between starts. The script's function `progress` prints a number that

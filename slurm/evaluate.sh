@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Summarise and score a set's test split: sbatch slurm/evaluate.sh [SET] [arguments of evaluate.py]
 #
+# SET:SYSTEM is a baseline's, SET@TOKENS that of the model trained on so many tokens; +TOKENS behind
+# it reads so many (arxiv+8192).
 # Finished summaries are kept: it resumes when requeued, or submitted again.
 #SBATCH --job-name=locost-evaluate
 #SBATCH --nodes=1
@@ -16,15 +18,18 @@
 LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -f $LOCOST_ROOT/slurm/common.sh ]] ||
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
+DEFAULT=arxiv
 source "$LOCOST_ROOT/slurm/common.sh"
 
-set_name=${WHAT:-arxiv}
-run=$RUNS/finetune-$set_name
-output=$RUNS/evaluation-$set_name
-require "$run/FINISHED" "$run is not finished; sbatch slurm/finetune.sh $set_name resumes it"
+run=$(folder finetune "${WHAT%+*}")
+output=$(folder evaluation "$WHAT")
+more=()
+[[ -z $SYSTEM ]] || more+=(--sequence_parallel_size 1)   # LOCOST alone can share a document
+[[ -z $READ ]] || more+=(--source_length "$READ")
+require "$run/FINISHED" "$run is not finished; sbatch slurm/finetune.sh ${WHAT%+*} resumes it"
 program=(pipeline/evaluate.py --checkpoint "$run/best" --output "$output"
-    --data "$SHARDS/$set_name-$(of_set EVALUATE_SPLIT "$set_name")"
-    $(of_set EVALUATE_ARGUMENTS "$set_name") "$@")
+    --data "$(data "$(of_set EVALUATE_SPLIT)")"
+    $(of_set EVALUATE_ARGUMENTS) "${more[@]}" $(of_system EVALUATE_ARGUMENTS) "$@")
 check "${program[@]}"
 layout
 check_nodes "$RUNS"

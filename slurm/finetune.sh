@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Fine-tune on a set, from the finished pre-training: sbatch slurm/finetune.sh [SET] [arguments of train.py]
+#
+# SET:SYSTEM is a baseline, from its SYSTEM_MODEL; SET@TOKENS truncates sources to so many tokens.
 #SBATCH --job-name=locost-finetune
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=4
@@ -14,13 +16,18 @@
 LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -f $LOCOST_ROOT/slurm/common.sh ]] ||
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
+DEFAULT=arxiv
 source "$LOCOST_ROOT/slurm/common.sh"
 
-set_name=${WHAT:-arxiv}
-run=$RUNS/finetune-$set_name
-[[ -e $run/checkpoints/latest ]] || # a run that has begun has its own weights
+[[ -z $READ ]] || fail "a fine-tuning takes SET, SET:SYSTEM or SET@TOKENS, not $WHAT"
+run=$(folder finetune "$WHAT")
+initial=(--model.init_from "$RUNS/pretrain/last")
+if [[ -n $SYSTEM ]]; then
+    initial=(--model.init_from "$MODEL" --model.baseline "${SYSTEM%-large}")
+elif [[ ! -e $run/checkpoints/latest ]]; then   # a run that has begun has its own weights
     require "$RUNS/pretrain/FINISHED" "$RUNS/pretrain is not finished; sbatch slurm/pretrain.sh resumes it"
-train "$FINETUNE_NODES" "$run" --config "$RECIPES/finetune_$set_name.yaml" \
-    --model.init_from "$RUNS/pretrain/last" \
-    --data.train "$SHARDS/$set_name-train" --data.validation "$SHARDS/$set_name-validation" \
-    $(of_set FINETUNE_ARGUMENTS "$set_name") "$@"
+fi
+train "$FINETUNE_NODES" "$run" --config "$RECIPES/finetune_$SET.yaml" "${initial[@]}" \
+    --data.train "$(data train)" --data.validation "$(data validation)" \
+    $(of_set FINETUNE_ARGUMENTS) $(of_system FINETUNE_ARGUMENTS) \
+    ${TRAINED:+--data.source_length "$TRAINED"} "$@"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Text to shards: sbatch slurm/preprocess.sh [pretrain | SET] [arguments of preprocessing]
 #
-# `pretrain` (the default) makes C4's train and validation shards, a set its three splits. Several
+# `pretrain` (the default) makes C4's train and validation shards, a set its three splits;
+# SET:SYSTEM makes those once more with the tokenizer in the baseline's SYSTEM_MODEL. Several
 # jobs, or the tasks of an array (sbatch --array=1-4), share the work file by file; each ends when
 # all is complete. It resumes when requeued, or submitted again.
 #SBATCH --job-name=locost-preprocess
@@ -17,48 +18,60 @@
 LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -f $LOCOST_ROOT/slurm/common.sh ]] ||
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
+DEFAULT=pretrain
 source "$LOCOST_ROOT/slurm/common.sh"
 
-what=${WHAT:-pretrain}
+[[ -z $TRAINED$READ ]] || fail "preprocessing takes pretrain, SET or SET:SYSTEM, not $WHAT"
 [[ -n $(command -v "$MPIRUN") ]] || fail "MPIRUN: no program $MPIRUN; run make, or set MPIRUN"
 
-# shards OUTPUT SPLIT PROGRAM...: check, or make, one dataset folder with all cores of this node.
+# shards OUTPUT PROGRAM...: check, or make, one dataset folder with all cores of this node.
 shards() {
-    local output=$1 split=$2
-    shift 2
+    local output=$1
+    shift
     [[ ! -e $output/manifest.json ]] || { say "$output is complete"; return; }
-    local program=(-m "$@" --split "$split" --tokenizer "$TOKENIZER" --output "$output")
+    local program=(-m "$@" --output "$output")
     (check "${program[@]}") || exit $?
     [[ -n $CHECK ]] || mpi_step "${program[@]}"
 }
 
 every_split() {
-    if [[ $what == pretrain ]]; then
-        shards "$SHARDS/c4-train" train preprocessing.pretrain --input "$C4_TRAIN" "$@" &&
-            shards "$SHARDS/c4-validation" validation preprocessing.pretrain --input "$C4_VALIDATION" "$@"
+    local split input
+    if [[ $SET == pretrain ]]; then
+        for split in train validation; do
+            input=C4_${split^^}
+            shards "$SHARDS/c4-$split" preprocessing.pretrain --split $split \
+                --tokenizer "$TOKENIZER" --input "${!input}" "$@" || return
+        done
         return
     fi
-    local dataset=jsonl split input
-    case $what in
-        arxiv | pubmed | govreport | summscreenfd | booksum_chapter | booksum_book) dataset=${what//_/-} ;;
+    local dataset=jsonl
+    case $SET in
+        arxiv | pubmed | govreport | summscreenfd | booksum_chapter | booksum_book) dataset=${SET//_/-} ;;
         booksum_book_whole) dataset=booksum-book ;;
     esac
-    input=$(of_set INPUT "$what")
-    input=${input//\{set\}/$what}
+    input=$(of_set INPUT)
+    input=${input//\{set\}/$SET}
     for split in train validation test; do
-        shards "$SHARDS/$what-$split" $split preprocessing.finetune --dataset $dataset \
-            --input "${input//\{split\}/$split}" $(of_set PREPROCESS_ARGUMENTS "$what") "$@" || return
+        if [[ -n $SYSTEM ]]; then
+            shards "$(data $split)" preprocessing.retokenise --data "$SHARDS/$SET-$split" \
+                --tokenizer "$MODEL" "$@" || return
+        else
+            shards "$(data $split)" preprocessing.finetune --dataset $dataset --split $split \
+                --tokenizer "$TOKENIZER" --input "${input//\{split\}/$split}" \
+                $(of_set PREPROCESS_ARGUMENTS) "$@" || return
+        fi
     done
 }
 
 if [[ -n $CHECK ]]; then
-    CHECK=--dry_run     # all of its inputs exist before the first job
+    [[ -n $SYSTEM ]] || CHECK=--dry_run     # all of its inputs exist before the first job
     every_split "$@"
     exit
 fi
-name=$([[ $what == pretrain ]] && echo c4 || echo "$what")
+name=${WHAT/:/-}
+name=${name/#pretrain/c4}
 progress() { # finished items; a finished folder has none, but its manifest
-    find "$SHARDS/$name"-*/ \( -path '*/.items/*.json' -o -name manifest.json \) 2>/dev/null |
+    find "$SHARDS/${name%%-*}"-*/ \( -path '*/.items/*.json' -o -name manifest.json \) 2>/dev/null |
         awk '{ n += /manifest.json$/ ? 1000000 : 1 } END { print n + 0 }'
 }
 work "$RUNS/logs/preprocess-$name-$SLURM_JOB_ID" every_split "$@"

@@ -33,6 +33,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (--help explains the arguments)\n")
 
 
+def add_checks(parser: argparse.ArgumentParser) -> None:
+    """The options --dry_run and --check_arguments, of which `checked` makes use."""
+    parser.add_argument("--dry_run", action="store_true", help="check all inputs, then exit")
+    parser.add_argument(
+        "--check_arguments", action="store_true",
+        help="check what needs no result of an earlier stage, then exit",
+    )  # fmt: skip
+
+
 def program(file: str) -> str:
     """A command's name in its --help: the console script that runs it, else its file."""
     called = Path(sys.argv[0]).name

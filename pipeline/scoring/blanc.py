@@ -60,6 +60,12 @@ def blanc_model(folder: Path, variant: str) -> LocalModel:
     return local
 
 
+def check_python(python: Path) -> None:
+    """Raise ValueError without the interpreter of BLANC's environment."""
+    if not python.exists():
+        raise ValueError(f"{python} does not exist; `make legacy` builds BLANC's environment")
+
+
 @contextmanager
 def worker(python: Path, model: LocalModel, settings: dict[str, Any]) -> Iterator[tuple[Ask, dict]]:
     """The worker's `ask` and its package versions.
@@ -67,8 +73,7 @@ def worker(python: Path, model: LocalModel, settings: dict[str, Any]) -> Iterato
     Raises ValueError where the interpreter is missing, or with the worker's last line of standard
     error when it dies.
     """
-    if not python.exists():
-        raise ValueError(f"{python} does not exist; `make legacy` builds BLANC's environment")
+    check_python(python)
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONNOUSERSITE": "1"}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,

@@ -87,7 +87,7 @@ class BatchScript:
     """A script and its flags, submitted from `folder`; `own` flags come last, so that they hold."""
 
     script: Path
-    argument: str | None
+    arguments: Sequence[str]
     flags: Sequence[str]
     own: Sequence[str]
     folder: Path
@@ -108,9 +108,8 @@ class BatchScript:
         return self._sbatch("--test-only")
 
     def _sbatch(self, *last: str) -> str:
-        argument = [self.argument] if self.argument else []
         return _call(
-            "sbatch", *self.flags, *self.own, *last, str(self.script), *argument,
+            "sbatch", *self.flags, *self.own, *last, str(self.script), *self.arguments,
             folder=self.folder, environment=self.environment,
         )  # fmt: skip
 

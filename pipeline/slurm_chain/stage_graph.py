@@ -1,33 +1,43 @@
 """The chain's stages: what each depends on, its job script, and the files that mark it complete."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.slurm_chain.chain_settings import ChainSettings
+from pipeline.slurm_chain.chain_settings import KINDS, LOCOST, ChainSettings, ChainSystem
+
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class ChainStage:
-    """A job script that needs the results of the stages in `needs`.
+    """A job script, with its arguments, that needs the results of the stages in `needs`.
 
-    `markers`: the files whose existence means complete. `parallel`: jobs that share its work.
-    `summary`: a page of all results so far, which runs whatever is missing, and again when a stage
-    in `needs` has completed after it.
+    `markers`: the files whose existence means complete. `result`: what it gives the report, and
+    of which set; that says which tables and figures it feeds. `parallel`: jobs that share its
+    work. `resources`: the kind of stage whose flags of sbatch it has, if not its own. `summary`: a
+    page of all results so far, which runs whatever is missing, and again when a stage in `needs`
+    has completed after it.
     """
 
     name: str
     kind: str
-    argument: str | None
+    arguments: tuple[str, ...]
     needs: tuple[str, ...]
     markers: tuple[Path, ...]
+    result: tuple[str, str] = ("", "")
     parallel: int = 1
+    resources: str = ""
     summary: bool = False
 
     def job_name(self, settings: ChainSettings) -> str:
         """The job name in the queue."""
         return f"{settings.name}-{self.name}"
+
+    def flags(self, settings: ChainSettings) -> tuple[str, ...]:
+        """The options of sbatch that the settings give it."""
+        return settings.flags[self.resources or self.kind]
 
     def links(self, settings: ChainSettings) -> int:
         """The jobs one after another, each of which resumes where the last one stopped."""
@@ -47,64 +57,88 @@ class ChainStage:
 
 
 def stage_graph(settings: ChainSettings) -> list[ChainStage]:
-    """All stages, in an order in which each comes after those it needs."""
+    """All stages, in an order in which each comes after those it needs.
 
-    def shards(name: str, *splits: str) -> tuple[Path, ...]:
-        return tuple(settings.shards / f"{name}-{split}" / "manifest.json" for split in splits)
-
-    runs, sets = settings.runs, settings.sets
-    text = [
-        ChainStage(
-            "preprocess-c4",
-            "preprocess",
-            "pretrain",
-            (),
-            shards("c4", "train", "validation"),
-            parallel=settings.preprocess_jobs,
-        ),
-        *(
-            ChainStage(
-                f"preprocess-{name}",
-                "preprocess",
-                name,
-                (),
-                shards(name, "train", "validation", "test"),
-            )
-            for name in sets
-        ),
-    ]
+    The job scripts call a model SET, SET:SYSTEM for a baseline, SET@TOKENS where it is trained on
+    that many tokens; behind it +TOKENS is an evaluation that reads that many.
+    """
     pretrain = ChainStage(
-        "pretrain", "pretrain", None, ("preprocess-c4",), (runs / "pretrain" / "FINISHED",)
-    )
-    finetune = [
-        ChainStage(
-            f"finetune-{name}",
-            "finetune",
-            name,
-            ("pretrain", f"preprocess-{name}"),
-            (runs / f"finetune-{name}" / "FINISHED",),
-        )
-        for name in sets
-    ]
-    evaluate = [
-        ChainStage(
-            f"evaluate-{name}",
-            "evaluate",
-            name,
-            (f"finetune-{name}",),
-            (runs / f"evaluation-{name}" / "results.json",),
-        )
-        for name in sets
-    ]
-    report = ChainStage(
-        "report",
-        "report",
-        None,
-        tuple(stage.name for stage in evaluate),
-        (runs / "report" / "report.md",),
-        summary=True,
-    )
-    return [*text, pretrain, *finetune, *evaluate, report]
+        "pretrain", "pretrain", (), ("preprocess-c4",),
+        (settings.runs / "pretrain" / "FINISHED",), ("pretrain", ""),
+    )  # fmt: skip
+    stages = [*(_shards(settings, name) for name in ("c4", *settings.sets)), pretrain]
+    for system in settings.systems:
+        for name in system.sets:
+            stages += _of_set(settings, system, name)
+    stages += _measures(settings, [stage for stage in stages if stage.kind == "evaluate"])
+    results = [stage.name for stage in stages if stage.kind in ("evaluate", "measure")]
+    page = settings.runs / "report" / "report.md"
+    report = ChainStage("report", "report", (), tuple(results), (page,), summary=True)
+    return [*sorted(stages, key=lambda stage: KINDS.index(stage.kind)), report]
+
+
+def _shards(settings: ChainSettings, name: str) -> ChainStage:
+    """The shards of C4 or of a set."""
+    c4 = name == "c4"
+    splits = ("train", "validation") if c4 else ("train", "validation", "test")
+    return ChainStage(
+        f"preprocess-{name}", "preprocess", ("pretrain" if c4 else name,), (),
+        tuple(settings.shards / f"{name}-{split}" / MANIFEST for split in splits), ("data", name),
+        parallel=settings.preprocess_jobs if c4 else 1,
+    )  # fmt: skip
+
+
+def _of_set(settings: ChainSettings, system: ChainSystem, name: str) -> Iterator[ChainStage]:
+    """A system on a set: retokenised shards, fine-tunings and evaluations, at several lengths."""
+    runs, model, data = settings.runs, system.on(name), f"preprocess-{name}"
+    if system.own_tokenizer:
+        yield ChainStage(
+            data := f"preprocess-{_file(model)}", "preprocess", (model,), (f"preprocess-{name}",),
+            tuple(settings.shards / f"{name}-{split}-{system.name}" / MANIFEST
+                  for split in ("train", "validation", "test")),
+        )  # fmt: skip
+    needs = (data,) if system.name != LOCOST else ("pretrain", data)
+    books, arxiv = (name == special for special in ("booksum_book", "arxiv"))
+    contexts = [f"{model}@{tokens}" for tokens in system.contexts if books]
+    for trained in (model, *contexts):
+        run = f"finetune-{_file(trained)}"
+        shown = ("finetune", "") if trained == name else ("", "")
+        yield ChainStage(run, "finetune", (trained,), needs, (runs / run / "FINISHED",), shown)
+        kind = "context" if trained in contexts else "evaluation"
+        longer = [f"{trained}+{tokens}" for tokens in system.extrapolate if arxiv]
+        for read in (trained, *longer):
+            yield ChainStage(
+                f"evaluate-{_file(read)}", "evaluate", (read,), (run,),
+                (runs / f"evaluation-{_file(read)}" / "results.json",),
+                ("extrapolation" if read in longer else kind, name),
+            )  # fmt: skip
+
+
+def _measures(settings: ChainSettings, evaluations: list[ChainStage]) -> Iterator[ChainStage]:
+    """Other metrics of the evaluations, throughput and memory, kernels."""
+    for metric in ("bert_score", "blanc", "judge"):
+        sets = settings.judge_sets if metric == "judge" else settings.metric_sets
+        for stage in evaluations if metric in settings.measures else ():
+            if stage.result[0] == "evaluation" and stage.result[1] in sets:
+                yield ChainStage(
+                    stage.name.replace("evaluate", metric, 1), "measure",
+                    (metric, *stage.arguments), (stage.name,),
+                    (stage.markers[0].with_name(f"FINISHED-{metric}"),), (metric, stage.result[1]),
+                    resources="report" if metric == "judge" else "",
+                )  # fmt: skip
+    runs = settings.runs
+    if "systems" in settings.measures:
+        yield ChainStage("systems", "measure", ("systems",), (),
+                         (runs / "systems" / "FINISHED",), ("systems", ""))  # fmt: skip
+    if "kernels" in settings.measures:
+        yield ChainStage("kernels", "measure", ("kernels",), ("pretrain",),
+                         (runs / "kernels" / "FINISHED",), ("kernels", ""),
+                         resources="report")  # fmt: skip
+
+
+def _file(model: str) -> str:
+    """A model's name in the names of files and jobs."""
+    return model.replace(":", "-")
 
 
 def completion_times(stages: list[ChainStage]) -> dict[str, float]:

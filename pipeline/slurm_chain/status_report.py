@@ -139,20 +139,27 @@ def status_lines(statuses: list[StageStatus]) -> Iterator[str]:
 
 
 def plan_lines(
-    settings: ChainSettings, planned: Iterable[PlannedStage], starts: Mapping[str, str]
+    settings: ChainSettings,
+    planned: Iterable[PlannedStage],
+    starts: Mapping[str, str],
+    feeds: Mapping[str, str],
 ) -> Iterator[str]:
-    """What chain.sh would do, as a table; `starts`: when each stage could start if it came next."""
+    """What chain.sh would do, as a table.
+
+    `starts`: when each stage could start if it came next; `feeds`: the report's tables and figures
+    for which it is needed.
+    """
     yield f"repository {settings.root}, runs in {settings.runs}, shards in {settings.shards}\n"
-    head = ("stage", "needs", "jobs", "state", "could start")
-    yield table(head, ((*_plan_row(settings, one), starts.get(one.stage.name, ""))
-                       for one in planned))  # fmt: skip
+    head = ("stage", "needs", "jobs", "state", "feeds", "could start")
+    yield table(head, ((*_plan_row(settings, one), feeds.get(one.stage.name, ""),
+                        starts.get(one.stage.name, "")) for one in planned))  # fmt: skip
 
 
 def _plan_row(settings: ChainSettings, one: PlannedStage) -> tuple[str, ...]:
     stage, links = one.stage, one.stage.links(settings)
     needs = ", ".join(stage.needs) or "-"
     if len(stage.needs) > 2:
-        needs = f"{stage.needs[0].partition('-')[0]}-* ({len(stage.needs)})"
+        needs = f"{len(stage.needs)} stages"
     jobs = f"{stage.parallel} at once" if stage.parallel > 1 else "1"
     if links > 1:
         jobs += f", {links} links"

@@ -150,7 +150,7 @@ class Submitter:
             "LOCOST_SUBMISSION": self.submission,
         }
         return BatchScript(
-            stage.script(self.settings), stage.argument, self.settings.flags[stage.kind], own,
+            stage.script(self.settings), stage.arguments, stage.flags(self.settings), own,
             self.settings.root, environment,
         )  # fmt: skip
 
@@ -164,9 +164,8 @@ class Submitter:
 
     def _check(self, stage: ChainStage, ready: bool) -> str:
         """The script's error message about its arguments and inputs; empty if they pass."""
-        arguments = [stage.argument] if stage.argument else []
         done = subprocess.run(
-            ["bash", str(stage.script(self.settings)), *arguments,
+            ["bash", str(stage.script(self.settings)), *stage.arguments,
              "--dry_run" if ready else "--check_arguments"],
             cwd=self.settings.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             env={**self.environment, "LOCOST_ROOT": str(self.settings.root)}, errors="replace",

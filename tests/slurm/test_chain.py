@@ -71,6 +71,7 @@ class Chain:
             "PREPROCESS_JOBS": "2",
             "REQUEUE": "0",
             "LINKS": "2",
+            **dict.fromkeys(("EXTRAPOLATE", "SYSTEMS_ARGUMENTS", "KERNELS_ARGUMENTS"), " "),
             **settings,
         }
         (root / "slurm").mkdir(parents=True)
@@ -168,7 +169,7 @@ def test_the_graph_runs_in_order_and_a_repeated_call_submits_only_missing_jobs(c
     assert chain.submit() == {}  # all jobs are in the queue
     again = chain("--dry_run")
     assert "in the queue as job" in again.stdout
-    assert "note: LINKS, PREPROCESS_JOBS, PYTHON, REQUEUE, RUNS, SETS, SHARDS of" in again.stderr
+    assert "LINKS, PREPROCESS_JOBS, PYTHON, REQUEUE, RUNS, SETS, SHARDS, SYSTEMS" in again.stderr
     assert "do not reach the 11 jobs in the queue" in again.stderr
 
     hold.unlink()

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def settings(tmp_path: Path) -> ChainSettings:
     environment = {
         "PATH": os.environ["PATH"], "SETS": "arxiv", "SHARDS": f"{tmp_path}/shards",
-        "RUNS": f"{tmp_path}/runs",
+        "RUNS": f"{tmp_path}/runs", "EXTRAPOLATE": " ", "SYSTEMS_ARGUMENTS": " ",
+        "KERNELS_ARGUMENTS": " ",
     }  # fmt: skip
     return read_settings(ROOT, environment)
 
