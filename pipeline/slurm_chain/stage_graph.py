@@ -104,7 +104,7 @@ def _of_set(settings: ChainSettings, system: ChainSystem, name: str) -> Iterator
         run = f"finetune-{_file(trained)}"
         shown = ("finetune", "") if trained == name else ("", "")
         yield ChainStage(run, "finetune", (trained,), needs, (runs / run / "FINISHED",), shown)
-        kind = "context" if trained in contexts else "evaluation"
+        kind = "context" if contexts else "evaluation"
         longer = [f"{trained}+{tokens}" for tokens in system.extrapolate if arxiv]
         for read in (trained, *longer):
             yield ChainStage(
