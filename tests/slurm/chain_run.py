@@ -29,11 +29,9 @@ def wait_for_empty_queue(cluster: Cluster, timeout: float = 300) -> None:
 
 
 def run_chain(cluster: Cluster, settings: dict[str, str], timeout: float) -> None:
-    """chain.sh from its plan to the report of all its sets; a repeated call has nothing to do."""
-    Path(settings["SHARDS"]).mkdir()
+    """chain.sh to the report of all its sets; a repeated call has nothing to do."""
+    Path(settings["SHARDS"]).mkdir(exist_ok=True)
     runs = Path(settings["RUNS"])
-    assert "processors on nodes n[1-4]" in chain(cluster, settings, "--dry_run")
-    assert not runs.exists()
     chain(cluster, settings)
     wait_for_empty_queue(cluster, timeout)
 
@@ -54,20 +52,23 @@ def run_chain(cluster: Cluster, settings: dict[str, str], timeout: float) -> Non
 
 def small_chain(site: Site, name: str, **more: str) -> dict[str, str]:
     """Settings of a chain whose jobs take one core of each node."""
-    return site.settings(
-        name,
-        SHARDS=str(site.folder / f"{name}-shards"),
-        PREPROCESS_JOBS="2",
-        PREPROCESS_FLAGS="--ntasks=2",
-        GPUS_PER_NODE="1",
-        PRETRAIN_FLAGS=ONE_CORE,
-        FINETUNE_NODES="2",
-        FINETUNE_FLAGS=ONE_CORE,
-        EVALUATE_FLAGS=ONE_CORE,
-        **more,
-    )
+    few = {
+        "SHARDS": str(site.folder / f"{name}-shards"),
+        "PREPROCESS_JOBS": "2",
+        "PREPROCESS_FLAGS": "--ntasks=2",
+        "PRETRAIN_FLAGS": ONE_CORE,
+        "FINETUNE_NODES": "2",
+        "FINETUNE_FLAGS": ONE_CORE,
+        "EVALUATE_FLAGS": ONE_CORE,
+        **dict.fromkeys(("EXTRAPOLATE", "SYSTEMS_ARGUMENTS", "KERNELS_ARGUMENTS"), " "),
+    }
+    return site.settings(name, **(few | more))
 
 
 def run_whole_chain(cluster: Cluster, site: Site) -> None:
-    """The chain of the site's two sets."""
-    run_chain(cluster, small_chain(site, "chain"), timeout=900)
+    """The chain of the site's two sets, from its plan."""
+    settings = small_chain(site, "chain")
+    Path(settings["SHARDS"]).mkdir()
+    assert "processors on nodes n[1-4]" in chain(cluster, settings, "--dry_run")
+    assert not Path(settings["RUNS"]).exists()
+    run_chain(cluster, settings, timeout=900)

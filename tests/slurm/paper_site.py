@@ -52,15 +52,13 @@ def make_models(site: Site, legacy: bool) -> dict[str, Path]:
         encoder_attention_type="transient-global",
     )  # fmt: skip
     transformers.LongT5ForConditionalGeneration(longt5).save_pretrained(models / "longt5-tglobal")
-    pieces = len(json.loads((save_byte_pairs(models / "led", text) / "tokenizer.json").read_text())
-                 ["model"]["vocab"])  # fmt: skip
-    ids = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
-    led = transformers.LEDConfig(vocab_size=pieces, **SMALL["led"], **ids)
-    transformers.LEDForConditionalGeneration(led).save_pretrained(models / "led")
-    save_byte_pairs(models / "bart-large", text)
-    bart = transformers.BartConfig(vocab_size=pieces, **BART, **ids)
+    tokenizer = save_byte_pairs(models / "bart-large", text) / "tokenizer.json"
+    bart = transformers.BartConfig(
+        vocab_size=len(json.loads(tokenizer.read_text())["model"]["vocab"]), **BART,
+        bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+    )  # fmt: skip
     transformers.BartForConditionalGeneration(bart).save_pretrained(models / "bart-large")
-    found = {name: models / name for name in ("longt5-tglobal", "led", "bart-large")}
+    found = {name: models / name for name in ("longt5-tglobal", "bart-large")}
     if legacy:
         words = [LEGACY, BY_HAND, "convert", models / "converted" / "lsg", text]
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
@@ -88,13 +86,13 @@ def paper_settings(site: Site, legacy: bool, judge: str) -> dict[str, str]:
         "EVALUATE_NODES": "2",
         "EXTRAPOLATE": "128",
         "LONGT5_TGLOBAL_EXTRAPOLATE": "128",
-        "CONTEXTS": "16 32",
+        "CONTEXTS": "32",
         "BASELINES": " ".join(models),
         **weights,
         "LONGT5_TGLOBAL_SETS": "arxiv pubmed govreport",
-        "LED_SETS": "govreport",
         "LSG_SETS": "arxiv",
         "LSG_PYTHON": str(LEGACY),
+        "METRIC_SETS": "pubmed",
         "BERT_SCORE_ARGUMENTS": f"--model {bert} --layer 2",
         "BLANC_ARGUMENTS": f"--model {bert}" if legacy else " ",
         "JUDGE_ARGUMENTS": "--price_input 0 --price_output 0",
@@ -104,6 +102,9 @@ def paper_settings(site: Site, legacy: bool, judge: str) -> dict[str, str]:
         "NO_PROXY": "127.0.0.1",
         "SYSTEMS_ARGUMENTS": "--systems locost longt5-tglobal led --lengths 1024,4096,16384 "
         f"--tokens 8 --settings {json.dumps(sizes, separators=(',', ':'))}",
+        "KERNELS_ARGUMENTS": "--lags 256",
+        **dict.fromkeys(("PREPROCESS_JOBS", "PRETRAIN_NODES", "FINETUNE_NODES"), "1"),
+        "NODE_CHECK": "0",
         "MEASURE_FLAGS": "--cpus-per-task=1 --time=20",
         "PYTHON": sys.executable,
     }
