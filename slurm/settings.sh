@@ -65,7 +65,7 @@
 : "${BLANC_ARGUMENTS:=}"        # "--model models/bert-base-uncased", after make legacy
 # With OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL exported:
 : "${JUDGE_ARGUMENTS:=}"        # "--price_input 0 --price_output 0"
-: "${SYSTEMS_ARGUMENTS:=--lengths 1024,2048,4096,8192,16384 --dtype bf16 --device $([[ $CPU == 1 ]] && echo cpu || echo cuda)}"
+: "${SYSTEMS_ARGUMENTS:=--dtype bf16 --device $([[ $CPU == 1 ]] && echo cpu || echo cuda)}"
 : "${KERNELS_ARGUMENTS:=--lags 2048}"
 
 # --- Baselines -----------------------------------------------------------------------------------

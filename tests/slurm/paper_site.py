@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from baselines.small_systems import BART, SMALL, save_byte_pairs
 from evaluation.tiny_bert import make_bert
 from small_site import MODEL, Site
@@ -29,7 +30,10 @@ def export_sets(site: Site) -> None:
     """The six sets, of the site's own pairs, and their recipes."""
     for name, (document, summary, others) in EXPORTED.items():
         (site.folder / "sets" / name).mkdir()
-        site.write_recipe(f"finetune_{name}", validation_rouge=True, max_new_tokens=8)
+        recipe = site.write_recipe(f"finetune_{name}", validation_rouge=True, max_new_tokens=8)
+        sizes = yaml.safe_load(recipe.read_text())
+        sizes["model"] = {"dropout": 0.1}  # the initial model has its sizes
+        recipe.write_text(yaml.safe_dump(sizes))
         for split in ("train", "validation", "test"):
             pairs = (site.folder / "sets" / "docs" / f"{split}.jsonl").read_text().splitlines()
             records = (
@@ -101,7 +105,7 @@ def paper_settings(site: Site, legacy: bool, judge: str) -> dict[str, str]:
         "OPENAI_MODEL": "gpt-3.5-turbo-16k",
         "NO_PROXY": "127.0.0.1",
         "SYSTEMS_ARGUMENTS": "--systems locost longt5-tglobal led --lengths 1024,4096,16384 "
-        f"--tokens 8 --settings {json.dumps(sizes, separators=(',', ':'))}",
+        f"--rounds 1 --tokens 8 --settings {json.dumps(sizes, separators=(',', ':'))}",
         "KERNELS_ARGUMENTS": "--lags 256",
         **dict.fromkeys(("PREPROCESS_JOBS", "PRETRAIN_NODES", "FINETUNE_NODES"), "1"),
         "NODE_CHECK": "0",

@@ -13,6 +13,7 @@ from pipeline.reporting.paper.layer_diagram import plot_layer
 from pipeline.reporting.paper.measurement_tables import memory_multiples
 from pipeline.reporting.paper.plots import Circle, plot_circles, plot_contexts
 from pipeline.reporting.paper.published import paper
+from pipeline.reporting.paper.to_fill import to_fill
 from pipeline.scoring.rouge import mean_column
 
 CIRCLES, LAYER, MEMORY, CONTEXTS = "circles.png", "layer.png", "memory.png", "context.png"
@@ -49,6 +50,7 @@ def sections(inputs: PaperInputs) -> Iterator[str]:
     for number, (name, caption) in enumerate(FIGURES.items(), start=1):
         yield f"### Figure {number}. {name}"
         yield from caption(inputs)
+        yield from to_fill(f"figure {number}", inputs)
 
 
 def _circles(inputs: PaperInputs) -> Iterator[str]:

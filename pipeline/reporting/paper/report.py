@@ -12,6 +12,7 @@ from pipeline.reporting.paper import measurement_tables, score_tables, setting_t
 from pipeline.reporting.paper.comparison_table import LEGEND
 from pipeline.reporting.paper.inputs import PaperInputs, ordered, title
 from pipeline.reporting.paper.published import PaperSet, paper
+from pipeline.reporting.paper.to_fill import to_fill
 from pipeline.reporting.run_reader import LOSS_NOTE, cost, cost_table, loss_table
 from pipeline.reporting.tables import ROUGE_COLUMNS, markdown_table, settings_table
 from pipeline.scoring.bootstrap import Interval, ranged
@@ -96,6 +97,7 @@ def _sections(inputs: PaperInputs) -> Iterator[str]:
     for number, (name, table) in enumerate(TABLES.items(), start=1):
         yield f"### {number}. {name}"
         yield from table(inputs)
+        yield from to_fill(f"table {number}", inputs)
     yield "## The paper's figures"
     yield from paper_figures.sections(inputs)
     yield from source_use.sections(inputs.source_use())
