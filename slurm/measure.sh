@@ -18,8 +18,8 @@
 LOCOST_ROOT=${LOCOST_ROOT:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [[ -f $LOCOST_ROOT/slurm/common.sh ]] ||
     { echo "error: no repository in $LOCOST_ROOT; submit from it, or export LOCOST_ROOT" >&2; exit 2; }
-KIND=${1:-}
-shift
+KIND=
+if [[ ${1:--} != -* ]]; then KIND=$1; shift; fi
 source "$LOCOST_ROOT/slurm/common.sh"
 
 name=$KIND

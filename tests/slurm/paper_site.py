@@ -109,6 +109,10 @@ def paper_settings(site: Site, legacy: bool, judge: str) -> dict[str, str]:
         "KERNELS_ARGUMENTS": "--lags 256",
         **dict.fromkeys(("PREPROCESS_JOBS", "PRETRAIN_NODES", "FINETUNE_NODES"), "1"),
         "NODE_CHECK": "0",
-        "MEASURE_FLAGS": "--cpus-per-task=1 --time=20",
+        # Four jobs at a time: each has all cores of its node.
+        **{
+            f"{kind}_FLAGS": "--cpus-per-task=64 --time=60"
+            for kind in ("PRETRAIN", "FINETUNE", "EVALUATE", "MEASURE")
+        },
         "PYTHON": sys.executable,
     }
