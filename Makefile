@@ -82,7 +82,7 @@ constraints:
 	$(BIN)/pip $(PIP) -c constraints.txt -e .
 	@touch $@
 
-.venv/dev: .venv/core requirements-dev.txt requirements-extras.txt
+.venv/dev: .venv/core requirements-dev.txt requirements-extras.txt requirements-stores.txt
 	$(BIN)/pip $(PIP) -c constraints.txt -r requirements-dev.txt
 	@touch $@
 
