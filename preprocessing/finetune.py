@@ -16,7 +16,7 @@ from preprocessing.dataset.samples import check_lengths, check_unknown_share
 from preprocessing.dataset.summarisation_samples import samples
 from preprocessing.jobs.dry_run import check
 from preprocessing.jobs.job import Job
-from preprocessing.jobs.options import HelpFormatter, add_common_options, run_command
+from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
 from preprocessing.readers.entries import Folder
@@ -71,7 +71,7 @@ def _job(options: argparse.Namespace) -> Job:
     }
     split = split_name(options.split)
     return Job(
-        output=Path(options.output),
+        **output_from(options),
         kind="summarisation",
         split=options.split,
         tokenizer=tokenizer,

@@ -9,7 +9,6 @@ if not __package__:
 import argparse
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
 from pipeline.common.command_line import Parser, count_from
 from pipeline.tokenizer import Tokenizer
@@ -17,7 +16,7 @@ from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, sample
 from preprocessing.gap_sentences import METRICS, STRATEGIES, GapSentences
 from preprocessing.jobs.dry_run import check
 from preprocessing.jobs.job import Job
-from preprocessing.jobs.options import HelpFormatter, add_common_options, run_command
+from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
 from preprocessing.readers.corpora import read_c4
@@ -46,7 +45,7 @@ def _job(options: argparse.Namespace) -> Job:
     tokenizer = Tokenizer(options.tokenizer)
     blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
     return Job(
-        output=Path(options.output),
+        **output_from(options),
         kind="pretraining",
         split=options.split,
         tokenizer=tokenizer,

@@ -8,7 +8,6 @@ if not __package__:
     import _start  # noqa: F401
 import argparse
 from functools import partial
-from pathlib import Path
 
 from pipeline.common.command_line import Parser, add_checks
 from pipeline.shards import Dataset
@@ -17,7 +16,7 @@ from preprocessing.dataset.retokenised_samples import read_samples, samples
 from preprocessing.dataset.samples import check_lengths
 from preprocessing.jobs.dry_run import check
 from preprocessing.jobs.job import Job
-from preprocessing.jobs.options import HelpFormatter, run_command
+from preprocessing.jobs.options import HelpFormatter, add_output_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.entries import Item
 
@@ -57,7 +56,7 @@ def _job(options: argparse.Namespace) -> Job:
     check_lengths(source_length, target_length)
     tokenizer = open_tokenizer(options.tokenizer)
     return Job(
-        output=Path(options.output),
+        **output_from(options),
         kind="summarisation",
         split=dataset.manifest["split"],
         tokenizer=tokenizer,
@@ -84,11 +83,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--tokenizer", required=True, help="folder with tokenizer.json, or a SentencePiece model"
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        help="dataset folder to fill; its name is the shards' prefix",
-    )
+    add_output_options(parser)
     for side in ("source", "target"):
         parser.add_argument(
             f"--{side}_length",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.common.sentences import SPLITTER, split_sentences
+from pipeline.common.stores import Location
 from pipeline.shards import Sample, id_dtype_for, write_shard
 from pipeline.tokenizer import Tokenizer
 from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, samples
@@ -118,10 +119,10 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
+def _lines(paths: Sequence[Location]) -> Iterator[bytes]:
     for path in paths:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
+        with path.open("rb") as raw:
+            yield from gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
 
 
 def _parsed(lines: Sequence[bytes]) -> Iterator[object]:

@@ -4,12 +4,12 @@ import io
 import random
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import sentencepiece
 
 from pipeline.common.progress import progress
 from pipeline.common.sentences import split_sentences
+from pipeline.common.stores import Location
 from pipeline.tokenizer import EOS_ID, PAD_ID, UNK_ID
 from preprocessing.readers.corpora import read_c4
 from preprocessing.readers.entries import Item
@@ -19,7 +19,7 @@ THREADS = 2  # fixed: sums over another number of threads round differently
 LONGEST = 4192  # bytes of a line that SentencePiece reads; longer ones are cut into several
 
 
-def train(inputs: Sequence[Path], vocab_size: int, max_sentences: int) -> bytes:
+def train(inputs: Sequence[Location], vocab_size: int, max_sentences: int) -> bytes:
     """A unigram model of `vocab_size` pieces, T5's ids and normalisation, as the file's bytes.
 
     It learns from at most `max_sentences` lines of the inputs (C4's format), sampled with a fixed
@@ -62,7 +62,7 @@ def train(inputs: Sequence[Path], vocab_size: int, max_sentences: int) -> bytes:
     return model.getvalue()
 
 
-def sample_lines(inputs: Sequence[Path], count: int) -> list[str]:
+def sample_lines(inputs: Sequence[Location], count: int) -> list[str]:
     """A uniform sample of at most `count` lines of the texts, in their original order.
 
     Reservoir sampling: one pass, `count` lines in memory.
@@ -77,7 +77,7 @@ def sample_lines(inputs: Sequence[Path], count: int) -> list[str]:
     return [line for _, line in sorted(kept)]
 
 
-def _lines(inputs: Sequence[Path]) -> Iterator[str]:
+def _lines(inputs: Sequence[Location]) -> Iterator[str]:
     for path in inputs:
         for _, record, _ in read_c4(Item(path)):
             if isinstance(record, str):

@@ -40,7 +40,7 @@ def check(prepare: Callable[[], Job], finish_only: bool = False) -> None:
     if len(missing) == len(job.items) and not any(filled):
         raise ValueError(f"{no_documents(job)}; check --input")
     free, expected = shutil.disk_usage(check_folder(job.output)).free, ""
-    if missing and (needed := _expected_bytes(job, missing)):
+    if missing and job.destination is None and (needed := _expected_bytes(job, missing)):
         expected = f" (about {_size(needed)})"
         if free < needed / 2:
             raise ValueError(

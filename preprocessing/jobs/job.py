@@ -3,6 +3,8 @@
 One input file, or one block of a large file, is one item and makes one shard, numbered by its
 position among all items, so the output does not depend on the number of ranks or jobs. An item is
 done when its marker, which holds its statistics, and the shard that the marker describes are there.
+A dataset on a store has its record (markers, leases, settings) in a local or shared folder, where
+each shard is made before it is uploaded.
 """
 
 import hashlib
@@ -17,12 +19,14 @@ from pipeline import shards
 from pipeline.common.command_line import shown
 from pipeline.common.files import check_folder, create_json, replace_json
 from pipeline.common.settings import differences
+from pipeline.common.stores import Location, StorePath
 from pipeline.shards import Sample
 from pipeline.tokenizer import AnyTokenizer
 from preprocessing.dataset.samples import at_record
 from preprocessing.dataset.statistics import Statistics
+from preprocessing.jobs.upload import Uploads
 from preprocessing.readers.entries import Entry, Item, Reader
-from preprocessing.readers.inputs import describe_input
+from preprocessing.readers.inputs import describe_inputs
 
 ITEMS = ".items"
 SETTINGS = "settings.json"
@@ -33,6 +37,8 @@ SHOWN_DIFFERENCES = 5
 class Job:
     """A dataset of `kind` to make in `output`, one shard from each item.
 
+    With a `destination`, a folder on a store, finished files go there and `output` is the job's
+    own folder.
     `settings` is everything the output depends on except the inputs and the tokenizer. `read`
     yields the entries of an item; `screen` replaces the record of one that a filter excludes by the
     reason; of what is left, `deduplicate` keeps the first of equal texts; `samples` turns entries
@@ -53,11 +59,22 @@ class Job:
     left_out: Callable[[Item], Sequence[str]] = lambda item: ()
     deduplicate: bool = False
     expected_samples: int | None = None
+    destination: StorePath | None = None
 
     @property
     def name(self) -> str:
         """The dataset's name: that of its folder."""
-        return shown(self.output.resolve().name)
+        return shown((self.destination or self.output.resolve()).name)
+
+    @property
+    def place(self) -> Location:
+        """The dataset's folder, as --output names it."""
+        return self.destination or self.output
+
+    @cached_property
+    def uploads(self) -> Uploads | None:
+        """The destination's files."""
+        return Uploads(self.destination) if self.destination else None
 
     @property
     def id_dtype(self) -> str:
@@ -79,9 +96,9 @@ class Job:
         }
 
     @cached_property
-    def inputs(self) -> dict[Path, str]:
+    def inputs(self) -> dict[Location, str]:
         """Each input file's description, which changes with its content."""
-        return {path: describe_input(path) for path in dict.fromkeys(i.path for i in self.items)}
+        return describe_inputs(dict.fromkeys(item.path for item in self.items))
 
     @cached_property
     def fingerprints(self) -> list[str]:
@@ -136,6 +153,8 @@ class Job:
         if marker["fingerprint"] != self.fingerprints[item]:
             raise ValueError(f"{path} belongs to other settings; choose another --output")
         shard = marker["shard"]
+        if self.uploads:
+            return self.uploads.hold(shard)
         tar, index = (self.output / f"{shard['name']}{suffix}" for suffix in (".tar", ".npy"))
         return tar.is_file() and index.is_file() and tar.stat().st_size == shard["bytes"]
 
@@ -156,17 +175,22 @@ def open_output(job: Job) -> None:
         check_output(job)  # perhaps another job started just now
         if json.loads(path.read_bytes()) != job.description:
             replace_json(path, job.description)
-    if job.is_complete and job.missing():  # a shard was lost since
-        job.manifest_path.unlink()
+    if job.is_complete and (job.missing() or (job.uploads and not job.uploads.are_complete)):
+        if job.uploads:
+            job.uploads.reopen()
+        job.manifest_path.unlink()  # a shard was lost since
+    if job.uploads:  # first, so that a store that takes nothing is found at once
+        job.uploads.add(job.tokenizer.path, job.tokenizer.file_name)
 
 
 def check_output(job: Job) -> None:
     """Raise ValueError unless the output folder can be made, or what it holds is this job's."""
-    check_folder(job.output)
+    check_folder(job.output, "--work_dir" if job.uploads else "--output")
     path = job.folder() / SETTINGS
+    held = job.uploads.are_complete if job.uploads else False
     if not path.is_file():
-        if job.manifest_path.exists():
-            raise ValueError(f"{job.output} already holds a dataset; choose another --output")
+        if held or job.manifest_path.exists():
+            raise ValueError(f"{job.place} already holds a dataset; choose another --output")
         return
     before = json.loads(path.read_bytes())
     changes = _changes(before, job.description)

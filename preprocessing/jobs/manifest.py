@@ -99,7 +99,7 @@ def summary(job: Job, manifest: dict[str, Any]) -> str:
     read = "pairs" if job.kind == "summarisation" else "documents"
     excluded = ", ".join(f"{reason} {count}" for reason, count in counts["excluded"].items())
     text = (
-        f"{shown(job.output)}: {counts['kept']} samples from {counts['documents']} {read} "
+        f"{shown(job.place)}: {counts['kept']} samples from {counts['documents']} {read} "
         f"in {len(manifest['shards'])} shards" + (f"; excluded: {excluded}" if excluded else "")
     )
     if unknown := counts["unknown_characters"]:

@@ -5,9 +5,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from pipeline.common.command_line import described, escape_unprintable
+from pipeline.common.stores import check_writable, is_url, store_path
 from preprocessing.dataset.samples import MAX_UNKNOWN_SHARE
 from preprocessing.jobs.mpi import comm_world
 
@@ -27,15 +29,17 @@ def add_common_options(
     parser: argparse.ArgumentParser, source_length: int | None, target_length: int | None
 ) -> None:
     """Add the options of a command that makes shards; default lengths are in ids."""
-    parser.add_argument("--input", required=True, nargs="+", metavar="GLOB", help="input files")
+    parser.add_argument(
+        "--input",
+        required=True,
+        nargs="+",
+        metavar="GLOB",
+        help="input files, also on a store (s3://, gs://, hf://) or https://",
+    )
     parser.add_argument(
         "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        help="dataset folder to fill; its name is the shards' prefix",
-    )
+    add_output_options(parser)
     parser.add_argument("--split", default="train", help="name of the split, for the manifest")
     for side, length in (("source", source_length), ("target", target_length)):
         parser.add_argument(
@@ -61,6 +65,37 @@ def add_common_options(
     parser.add_argument(
         "--report", action="store_true", help="also plot the lengths to report.png in the output"
     )
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add --output and --work_dir."""
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="dataset folder to fill, also s3://, gs:// or hf://; its name is the shards' prefix",
+    )
+    parser.add_argument(
+        "--work_dir",
+        metavar="DIR",
+        help="for an output on a store: the job's own folder, which all its nodes share, for its "
+        "record and the shards that are not uploaded yet",
+    )
+
+
+def output_from(options: argparse.Namespace) -> dict[str, Any]:
+    """A Job's `output` and `destination`. Raises ValueError unless they fit each other."""
+    if not is_url(options.output):
+        if options.work_dir is not None:
+            raise ValueError("--work_dir is for an --output on a store, as s3://; omit it")
+        return {"output": Path(options.output)}
+    destination = store_path(options.output)
+    check_writable(destination)
+    if options.work_dir is None:
+        raise ValueError(
+            f"--output {destination} needs --work_dir DIR, a folder that all nodes of the job "
+            "share, for its record and the shards that are not uploaded yet"
+        )
+    return {"output": Path(options.work_dir), "destination": destination}
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -72,6 +72,8 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
             from preprocessing.dataset.plots import save_report  # matplotlib takes a second
 
             save_report(manifest, job.output / REPORT)
+            if job.uploads:
+                job.uploads.add(job.output / REPORT)
         print(summary(job, manifest), flush=True)
 
 
@@ -167,7 +169,7 @@ def _without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterat
 
 
 def _make_shard(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
-    """Write one item's shard, then its marker."""
+    """Write one item's shard, upload it where it belongs on a store, then write its marker."""
     statistics = Statistics()
     entries = job.screened(_reported(job.read(job.items[item]), progress))
     if job.deduplicate:
@@ -175,6 +177,8 @@ def _make_shard(job: Job, item: int, progress: Callable[[int, int], None]) -> No
     keyed = ((f"{item:05d}-{key}", sample) for key, sample in job.samples(entries, statistics))
     with few_collections(), _naming(job.items[item]):
         entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
+    if job.uploads:
+        job.uploads.move(job.output, entry)
     marker = {
         "fingerprint": job.fingerprints[item],
         "shard": entry,
@@ -205,6 +209,8 @@ def _finish(job: Job) -> None:
     manifest = build_manifest(job)
     _remove_leftovers(job)
     replace_bytes(job.output / job.tokenizer.file_name, job.tokenizer.path.read_bytes())
+    if job.uploads:
+        job.uploads.finish(manifest, job.folder("manifest"))
     shards.write_manifest(job.output, manifest)
 
 

@@ -4,10 +4,12 @@ import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from pipeline.common.command_line import shown
+from pipeline.common.stores import Location
 from preprocessing.readers.entries import Folder, InputError, Item
 from preprocessing.readers.splits import Choice, choose, is_list, listed, plain_name
 from preprocessing.readers.streams import HEAD, is_tar, is_zip, open_source
@@ -25,7 +27,7 @@ class Member(NamedTuple):
 
     name: str
     file: IO[bytes]
-    path: Path | None
+    path: Location | None
     before: int | None = None
 
 
@@ -68,18 +70,18 @@ class FolderFiles:
 class ZipFiles:
     """The members of a zip archive."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self._path = path
 
     def names(self) -> list[str]:
         """As in Container."""
-        with zipfile.ZipFile(self._path) as archive:
+        with self._archive() as archive:
             return [info.filename for info in archive.infolist() if not info.is_dir()]
 
     def open_files(self, names: Collection[str]) -> Iterator[tuple[str, IO[bytes], int]]:
         """As in Container; sorted. Raises InputError on what the zipfile module cannot read."""
         before = 0
-        with zipfile.ZipFile(self._path) as archive:
+        with self._archive() as archive:
             for name in sorted(names):
                 info = archive.getinfo(name)
                 if info.flag_bits & 1:
@@ -94,11 +96,16 @@ class ZipFiles:
                     yield name, file, before
                 before += info.compress_size
 
+    @contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        with self._path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            yield archive
+
 
 class TarFiles:
     """The regular files of a tar archive, which may be compressed, in the archive's order."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self._path = path
 
     def names(self) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.common.command_line import shown
+from pipeline.common.stores import Location
 
 BAD_ENCODING = "bad encoding"
 RECODE = "texts are read as UTF-8: convert others, e.g. with `iconv -f CP1252 -t UTF-8`"
@@ -35,7 +36,7 @@ class InputError(ValueError):
 class Item:
     """An input file, or the block of it whose lines begin at a byte in [start, end)."""
 
-    path: Path
+    path: Location
     start: int = 0
     end: int | None = None
 
@@ -52,6 +53,8 @@ class Item:
 @dataclass(frozen=True)
 class Folder(Item):
     """A folder of input files as one item: GovReport has 19,466 files of one report each."""
+
+    path: Path
 
     @property
     def size(self) -> int:

@@ -1,26 +1,35 @@
 """From file names and patterns to work items."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob, has_magic
 from pathlib import Path
 
 from pipeline.common.command_line import shown
+from pipeline.common.stores import Location, StorePath, find, is_url
 from preprocessing.readers.entries import Folder, Item
 from preprocessing.readers.json_records import is_document
 from preprocessing.readers.splits import plain_name
 from preprocessing.readers.streams import HEAD, is_compressed, is_parquet, is_tar, is_zip
 
 EDGE = 2**16  # bytes at an input's beginning and end that its description covers
+REQUESTS = 16  # descriptions of files on stores that are made at once
 
 
-def find_inputs(patterns: Sequence[str]) -> list[Path]:
-    """The files that match file names and glob patterns, each once, sorted.
+def find_inputs(patterns: Sequence[str]) -> list[Location]:
+    """The files that match file names, URLs and glob patterns, each once, sorted, local ones first.
 
-    Raises ValueError for a folder and for a pattern that matches no file.
+    Raises ValueError for a folder, for a pattern that matches no file and for a URL that cannot be
+    used, OSError for a store that cannot be reached.
     """
-    found: set[Path] = set()
+    found: set[Location] = set()
     for pattern in patterns:
+        if is_url(pattern):
+            if not (stored := find(pattern)):
+                raise ValueError(f"no file matches --input {pattern}")
+            found.update(stored)
+            continue
         if Path(pattern).is_dir():
             raise ValueError(f"--input {pattern} is a folder; give its files, as '{pattern}/*.gz'")
         matches = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
@@ -30,7 +39,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
         if not files:
             raise ValueError(f"no file matches --input {pattern}")
         found |= files
-    return sorted(found)
+    return sorted(found, key=_place)
 
 
 def find_items(patterns: Sequence[str], block_size: int) -> list[Item]:
@@ -39,14 +48,19 @@ def find_items(patterns: Sequence[str], block_size: int) -> list[Item]:
     A folder is one item; large files of JSON lines are split into blocks. Raises ValueError for a
     pattern that matches nothing.
     """
-    folders = {Path(p) for p in patterns if not has_magic(p) and Path(p).is_dir()}
-    files = [pattern for pattern in patterns if Path(pattern) not in folders]
+    local = [pattern for pattern in patterns if not is_url(pattern)]
+    folders = {Path(p) for p in local if not has_magic(p) and Path(p).is_dir()}
+    files = [p for p in patterns if is_url(p) or Path(p) not in folders]
     items: list[Item] = [Folder(folder) for folder in folders]
     items += split_items(find_inputs(files) if files else [], block_size)
-    return sorted(items, key=lambda item: (item.path, item.start))
+    return sorted(items, key=lambda item: (_place(item.path), item.start))
 
 
-def split_items(paths: Sequence[Path], block_size: int) -> list[Item]:
+def _place(path: Location) -> tuple[bool, tuple[str, ...]]:
+    return isinstance(path, StorePath), path.parts
+
+
+def split_items(paths: Sequence[Location], block_size: int) -> list[Item]:
     """The work items of input files: one per file, or one per `block_size` bytes of JSON lines.
 
     Other formats, and all that is compressed, can only be read from their beginning.
@@ -62,7 +76,7 @@ def split_items(paths: Sequence[Path], block_size: int) -> list[Item]:
     return items
 
 
-def _is_json_lines(path: Path) -> bool:
+def _is_json_lines(path: Location) -> bool:
     if plain_name(str(path)).suffix in (".csv", ".tsv"):
         return False
     with path.open("rb") as file:
@@ -70,7 +84,16 @@ def _is_json_lines(path: Path) -> bool:
     return not any(test(head) for test in (is_compressed, is_zip, is_tar, is_parquet, is_document))
 
 
-def describe_input(path: Path) -> str:
+def describe_inputs(paths: Iterable[Location]) -> dict[Location, str]:
+    """The description of each path; of those on stores, several are made at once."""
+    paths = [*paths]
+    if not any(isinstance(path, StorePath) for path in paths):
+        return {path: describe_input(path) for path in paths}
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return dict(zip(paths, pool.map(describe_input, paths), strict=True))
+
+
+def describe_input(path: Location) -> str:
     """An input's identity: name, size, and a digest of its first and last 64 KiB.
 
     A .gz ends in the CRC of its text, so every change shows; in a large plain file, a change in the

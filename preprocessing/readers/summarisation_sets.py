@@ -57,8 +57,8 @@ class SummarisationSet:
 class Texts:
     """The texts named by BookSum's alignment files, under one root."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
+    def __init__(self, root: Path | None) -> None:
+        self._root = root and root.resolve()
 
     def __call__(self, name: Any) -> str | None:
         """The text of a file, None if there is none. Raises ValueError if it is outside the root.
@@ -67,6 +67,11 @@ class Texts:
         """
         if not isinstance(name, str) or not name:
             return None
+        if self._root is None:
+            raise InputError(
+                "names other files, which are not looked for on a store; give --root FOLDER, where "
+                "they are"
+            )
         try:
             path = (self._root / name).resolve()
             is_file = path.is_file()
@@ -93,7 +98,8 @@ def read_set(
     paths in records; None: the item's folder. `fields` are the records' own names of fields.
     Raises InputError on records of an unknown format.
     """
-    read_text = Texts(root or item.path.parent)
+    beside = item.path.parent if isinstance(item.path, Path) else None
+    read_text = Texts(root or beside)
     file, found = "", form
     for name, entry in read_records(item, split):
         if name != file:

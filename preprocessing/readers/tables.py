@@ -5,9 +5,9 @@ import io
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import IO
 
+from pipeline.common.stores import Location, StorePath
 from preprocessing.readers import entries
 from preprocessing.readers.entries import BAD_ENCODING, MALFORMED, TOO_LONG, Entry, InputError
 
@@ -117,7 +117,7 @@ def _unescaped(line: str) -> str:
     return BACKSLASHED.sub(lambda found: '""' if found[1] == '"' else "\\", line)
 
 
-def parquet_rows(path: Path) -> Iterator[Entry]:
+def parquet_rows(path: Location) -> Iterator[Entry]:
     """The rows of a Parquet file."""
     try:
         import pyarrow  # an extra
@@ -125,7 +125,8 @@ def parquet_rows(path: Path) -> Iterator[Entry]:
     except ImportError:
         raise InputError("is a Parquet file; `pip install pyarrow` to read it") from None
     try:
-        with parquet.ParquetFile(path) as file:
+        source = path.open("rb") if isinstance(path, StorePath) else path
+        with parquet.ParquetFile(source) as file:
             rows, size, number = file.metadata.num_rows, path.stat().st_size, 0
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 for row in range(batch.num_rows):
