@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from pipeline.common.files import flush_to_disk, replace_json, temporary_name
+from pipeline.common.files import chunks, file_sha256, flush_to_disk, replace_json, temporary_name
+from pipeline.common.stores import Location, is_url
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 OPEN_SHARDS = 16  # shards kept open at once by one process
-CHUNK = 2**20  # bytes of a file that are read from beginning to end at once
 # One thread at a time parses the header of a .npy file: in Python before 3.11.8 and 3.12.1 `ast`
 # counts its recursion for all threads together, and raises SystemError when they mix.
 _parsing = threading.Lock()
@@ -175,7 +175,7 @@ def unknown_share(manifest: dict[str, Any]) -> float | None:
     return counts["unknown_characters"] / max(counts["characters"], 1)
 
 
-def check_manifest(manifest: dict[str, Any], path: Path) -> None:
+def check_manifest(manifest: dict[str, Any], path: Location) -> None:
     """Raise ValueError, naming `path` and the field, unless the manifest is valid."""
     if not isinstance(manifest, dict):
         raise ValueError(f"{path} is not a JSON object with the fields of a manifest; {REDO}")
@@ -204,7 +204,7 @@ def check_manifest(manifest: dict[str, Any], path: Path) -> None:
         _check_name(shard["name"], f"name of shard {position}", path)
 
 
-def _check_name(name: object, what: str, path: Path) -> None:
+def _check_name(name: object, what: str, path: Location) -> None:
     """Raise ValueError unless a manifest's name stays within its folder."""
     if not isinstance(name, str) or not name or "/" in name or "\0" in name or name == "..":
         raise ValueError(f"{path}: {what} is {name!r}, expected the name of a file in its folder")
@@ -238,6 +238,11 @@ class Dataset:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if is_url(path):
+            raise ValueError(
+                f"{path} is on a store: only training reads shards from there, with "
+                "--data.stage_dir DIR; copy the folder to a local one"
+            )
         self.path = Path(path)
         self.copies: Path | None = None
         manifest_path = self.path / MANIFEST
@@ -373,20 +378,3 @@ class Dataset:
                 f"{self.tokenizer_path} has sha256 {found}, the shards were made with {expected}; "
                 "restore that tokenizer or preprocess again"
             )
-
-
-def file_sha256(path: Path) -> str:
-    """The hex digest of a file of any size."""
-    digest = hashlib.sha256()
-    for chunk in chunks(path):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def chunks(path: Path) -> Iterator[memoryview]:
-    """A file from beginning to end, CHUNK bytes at a time, each in the buffer of the one before."""
-    buffer = memoryview(bytearray(CHUNK))
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the read-ahead
-        while size := file.readinto(buffer):
-            yield buffer[:size]

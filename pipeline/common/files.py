@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +15,8 @@ WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without hard links answer."""
 LOCK_SECONDS = 10.0
 """A lock held for longer is a dead process's: its holder writes one small file."""
+CHUNK = 2**20
+"""Bytes of a file that are read from beginning to end at once."""
 
 
 def temporary_name(path: Path) -> Path:
@@ -110,6 +114,23 @@ def _create_under_lock(path: Path, value: Any) -> bool:
             with suppress(FileNotFoundError):  # taken for a dead process's
                 lock.rmdir()
     return False
+
+
+def file_sha256(path: Path) -> str:
+    """The hex digest of a file of any size."""
+    digest = hashlib.sha256()
+    for chunk in chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def chunks(path: Path) -> Iterator[memoryview]:
+    """A file from beginning to end, CHUNK bytes at a time, each in the buffer of the one before."""
+    buffer = memoryview(bytearray(CHUNK))
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the read-ahead
+        while size := file.readinto(buffer):
+            yield buffer[:size]
 
 
 def when_visible(path: Path, seconds: float = 90.0) -> Path:

@@ -22,7 +22,8 @@ class DataConfig:
     """The datasets, and how samples are cut."""
 
     train: str = ""
-    """Dataset folder (shards and manifest.json) to train on; required, and in no recipe."""
+    """Dataset folder (shards and manifest.json) to train on; required, and in no recipe. On a store
+    (s3://, gs://, hf://) it needs data.stage_dir, as do the other datasets."""
     mixture: dict[str, float] = field(default_factory=dict)
     """Further dataset folders to train on, each with its number of samples per sample of
     data.train: `--data.mixture '{shards/books: 0.25}'` takes every fifth sample from books."""

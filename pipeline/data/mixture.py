@@ -9,8 +9,7 @@ from typing import Any
 from pipeline.common.batch_spans import Spans
 from pipeline.config import DataConfig
 from pipeline.data.order import GlobalOrder
-from pipeline.data.shard_cache import staging_folder
-from pipeline.shards import Dataset
+from pipeline.data.stored_dataset import open_dataset, staging_folder
 
 
 class Mixture:
@@ -24,7 +23,9 @@ class Mixture:
         folders = {data.train: 1.0, **data.mixture}
         if data.train in data.mixture:
             raise ValueError(f"data.mixture also names data.train, {data.train}; leave it out")
-        self.datasets = [Dataset(folder) for folder in folders]
+        if data.stage_dir:
+            _make(Path(data.stage_dir))
+        self.datasets = [open_dataset(folder, data.stage_dir) for folder in folders]
         self.weights = list(folders.values())
         first = self.datasets[0]
         self.tokenizer: dict[str, Any] = first.manifest["tokenizer"]
@@ -43,7 +44,8 @@ class Mixture:
                         "it out and give the other a higher weight"
                     )
         if data.stage_dir:
-            self._stage(Path(data.stage_dir))
+            for dataset in self.datasets:
+                dataset.copies = staging_folder(Path(data.stage_dir), dataset)
 
     @property
     def fingerprint(self) -> str:
@@ -64,14 +66,12 @@ class Mixture:
         sizes = [[shard.samples for shard in dataset.shards] for dataset in self.datasets]
         return GlobalOrder(sizes, batch_size, seed, self.weights, skipped)
 
-    def _stage(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"data.stage_dir {folder} cannot be created: {error.strerror}"
-            ) from None
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"data.stage_dir {folder} cannot be written to; give another folder")
-        for dataset in self.datasets:
-            dataset.copies = staging_folder(folder, dataset)
+
+def _make(folder: Path) -> None:
+    """Make the stage folder. Raises ValueError where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"data.stage_dir {folder} cannot be created: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"data.stage_dir {folder} cannot be written to; give another folder")

@@ -3,7 +3,8 @@
 The samples of a window are spread over its shards: random reads, the slowest access pattern of a
 disk or a parallel file system. One process of each node therefore reads the shards of the current
 and the next window from beginning to end: into the page cache, or, given a folder on a local disk,
-into copies there. Nothing waits for it: a shard that is not copied yet is read from the original.
+into copies there. Nothing waits for it: a shard that is not copied yet is read from the original,
+except on a store, where a reader makes the copy itself or waits for the process that makes it.
 """
 
 import sys
@@ -14,20 +15,15 @@ from pathlib import Path
 from threading import Event
 from typing import IO, NamedTuple
 
-from pipeline.common.files import flush_to_disk, hold_lock, temporary_name
+from pipeline.common.files import chunks, flush_to_disk, hold_lock, temporary_name
 from pipeline.data.order import GlobalOrder
-from pipeline.shards import Dataset, chunks
+from pipeline.data.stored_dataset import INDEX, LOCK, TAR, StoredDataset
+from pipeline.shards import DamagedData, Dataset
 
 STREAMS = 8
 """Files that are read at once, each from beginning to end. A network file system that reads ahead
 128 KiB, Linux's default, and takes 30 ms for a request delivers about 16 MB/s to one reader."""
-LOCK = ".lock"
 STAGED = "locost-" + "?" * 16
-
-
-def staging_folder(stage_dir: Path, dataset: Dataset) -> Path:
-    """The folder of the copies of a dataset's shards."""
-    return stage_dir / f"locost-{dataset.fingerprint[:16]}"
 
 
 class ShardPart(NamedTuple):
@@ -49,17 +45,20 @@ class ShardCache:
     A copy gets its name when complete. Copies that no window needs any more are removed, and all of
     them at the end. Copies left by a killed run are reused if needed and complete, else removed, as
     are those of other datasets that no run holds. If a copy fails, as on a full disk, one line says
-    so and the originals are read.
+    so and the originals are read. Copies of `kept` datasets, which are on a store and follow no
+    steps, stay to the end.
     """
 
-    def __init__(self, datasets: Sequence[Dataset], order: GlobalOrder) -> None:
+    def __init__(
+        self, datasets: Sequence[Dataset], order: GlobalOrder, kept: Sequence[Dataset] = ()
+    ) -> None:
         self.datasets, self.order = datasets, order
         self._wanted: list[tuple[int, int]] = []
         self._resident: set[ShardPart] = set()
         self._stop = Event()
         self._warned = False
         self._locks: dict[Path, IO[str]] = {}
-        for dataset in datasets:
+        for dataset in (*datasets, *kept):
             if dataset.copies:
                 self._claim(dataset.copies)
         for stage_dir in {folder.parent for folder in self._locks}:
@@ -89,11 +88,11 @@ class ShardCache:
         """Remove the copies that are not wanted; fetch the files that are, indices first."""
         if wanted is not self._wanted:
             return
-        files = [ShardPart(*shard, suffix) for suffix in (".npy", ".tar") for shard in wanted]
+        files = [ShardPart(*shard, suffix) for suffix in (INDEX, TAR) for shard in wanted]
         self._resident.intersection_update(files)
         tasks: list[Future[None]] = []
         try:
-            for folder in self._locks:
+            for folder in self._locks.keys() & {dataset.copies for dataset in self.datasets}:
                 _remove(folder, keep=self._names(folder, wanted))
             for file in files:
                 dataset = self.datasets[file.dataset]
@@ -104,7 +103,7 @@ class ShardCache:
                     tasks.append(self._streams.submit(self._copy, file, dataset.copies))
             for task in tasks:
                 task.result()
-        except OSError as error:
+        except (OSError, DamagedData) as error:
             self._warn(f"{error}; shards that are not copied are read from the dataset folder")
         finally:  # the next call removes files that no thread may be writing then
             for task in tasks:
@@ -131,6 +130,11 @@ class ShardCache:
             self._resident.add(file)
 
     def _copy(self, file: ShardPart, folder: Path) -> None:
+        dataset = self.datasets[file.dataset]
+        if isinstance(dataset, StoredDataset):
+            if not self._dropped(file):
+                dataset.fetch(file.shard, file.suffix, lambda: self._dropped(file))
+            return
         original = file.path(self.datasets)
         copy = folder / original.name
         size = original.stat().st_size
@@ -181,8 +185,9 @@ class ShardCache:
 def _remove(folder: Path, keep: frozenset[str] | set[str] = frozenset()) -> None:
     """Remove all copies but those of the shards to keep; with none to keep, the folder too."""
     for path in folder.iterdir():
-        if path.name != LOCK and path.stem not in keep:
+        if path.suffix != LOCK and path.name != LOCK and path.stem not in keep:
             path.unlink(missing_ok=True)
     if not keep:
-        (folder / LOCK).unlink(missing_ok=True)
+        for lock in folder.glob(f"*{LOCK}"):
+            lock.unlink(missing_ok=True)
         folder.rmdir()

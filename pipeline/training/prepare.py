@@ -11,13 +11,13 @@ from pipeline.common.batch_spans import parse_spans, used_spans
 from pipeline.config import Check, RunConfig
 from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
+from pipeline.data.stored_dataset import open_dataset
 from pipeline.distributed.sequence_parallel import sequence_group
 from pipeline.distributed.world import World
 from pipeline.model import Locost
 from pipeline.model.config import INITIALISATION
 from pipeline.model.decoder import use_shared_attention
 from pipeline.model.sequence import check_sequence
-from pipeline.shards import Dataset
 from pipeline.training.checkpoint import Checkpoints, read_markers
 from pipeline.training.choices import set_choices
 from pipeline.training.deepspeed_config import deepspeed_settings
@@ -133,7 +133,11 @@ def assemble(
             "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
         )
     train = Mixture(config.data)
-    held_out = Dataset(config.data.validation) if config.data.validation else None
+    held_out = (
+        open_dataset(config.data.validation, config.data.stage_dir)
+        if config.data.validation
+        else None
+    )
     datasets = [*train.datasets, *([held_out] if held_out else [])]
     for dataset in datasets:
         dataset.check_files()

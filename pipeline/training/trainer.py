@@ -72,8 +72,10 @@ def is_finished(config: RunConfig, done: int) -> bool:
 
 def prefetched(config: RunConfig, prepared: PreparedRun, world: World) -> Prefetched:
     """This rank's batches, prepared ahead; one rank of each node reads shards ahead."""
-    reads_ahead = world.local_rank == 0
-    shard_cache = ShardCache(prepared.train.datasets, prepared.order) if reads_ahead else None
+    shard_cache = None
+    if world.local_rank == 0:
+        kept = [prepared.validation.dataset] if prepared.validation else []
+        shard_cache = ShardCache(prepared.train.datasets, prepared.order, kept)
     return Prefetched(
         batches_of(config, prepared, world), shard_cache, pin=world.device.type == "cuda"
     )

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 import torch
 
-from pipeline import shards
+from pipeline.common import files
 from pipeline.common.files import flush_to_disk, hold_lock
 from pipeline.config import DataConfig
 from pipeline.data import order as order_module
@@ -209,11 +209,11 @@ class Pieces:
         self.read: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.before = before
-        monkeypatch.setattr(shards, "CHUNK", PIECE)
+        monkeypatch.setattr(files, "CHUNK", PIECE)
         monkeypatch.setattr(shard_cache, "chunks", self.chunks)
 
     def chunks(self, path):
-        for chunk in shards.chunks(path):
+        for chunk in files.chunks(path):
             self.read[path.name] += 1
             self.bytes[path.name] += len(chunk)
             self.before()
