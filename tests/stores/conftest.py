@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import s3fs
 from servers import KEYS, s3_server
 
 from pipeline.common import stores
 from preprocessing import pretrain
 from preprocessing.jobs.options import run_command
 
-pytest.importorskip("moto", reason="the S3 server: `make .venv/dev` installs moto")
-s3fs = pytest.importorskip("s3fs", reason="S3: `make .venv/dev` installs s3fs")
 WORDS = "the river runs past an old stone mill where three children watch grey herons".split()
 
 

@@ -11,6 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce the rate.</Message></Error>"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -80,8 +83,6 @@ class Faults:
 @contextmanager
 def s3_server() -> Iterator[tuple[str, Faults]]:
     """A server of moto with a bucket `corpus`: its address, and the faults to order."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
