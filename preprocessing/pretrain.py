@@ -23,6 +23,7 @@ from preprocessing.readers.corpora import read_c4
 from preprocessing.readers.fields import add_field_options, described, fields_from
 from preprocessing.readers.filters import add_filter_options, filters_from
 from preprocessing.readers.inputs import find_inputs, split_items
+from preprocessing.readers.minhash import MinHash
 
 BLOCK_SIZE = 256 * 2**20
 
@@ -42,6 +43,7 @@ def _job(options: argparse.Namespace) -> Job:
     settings = _settings(options)
     filters, filter_settings = filters_from(options)
     fields = fields_from(options, "text")
+    near = options.near_duplicates
     tokenizer = Tokenizer(options.tokenizer)
     blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
     return Job(
@@ -61,6 +63,7 @@ def _job(options: argparse.Namespace) -> Job:
         samples=partial(samples, tokenizer=tokenizer, settings=settings),
         left_out=partial(left_out, split=options.split),
         deduplicate=options.deduplicate,
+        near_duplicates=None if near is None else MinHash.at(near),
     )
 
 
@@ -124,6 +127,13 @@ def _parser() -> Parser:
         action="store_true",
         help="keep only the first of the texts that pass the filters and whose lines are equal "
         "but for spaces at their ends",
+    )
+    group.add_argument(
+        "--near_duplicates",
+        type=float,
+        metavar="SIMILARITY",
+        help="keep only the first of the texts that pass the filters and have this Jaccard "
+        "similarity of 5-word shingles (published: 0.8), found by MinHash",
     )
     group.add_argument(
         "--block_size",

@@ -1,33 +1,52 @@
-"""Exact duplicates across all inputs: of equal texts, the one with the lowest (item, number) stays.
+"""Duplicates across all inputs: of texts that share a key, the one with the lowest document stays.
 
-A first pass stores a hash of every text that passes the filters, a second sorts all hashes, so the
-result does not depend on the order in which items are read. Texts are equal if they have the same
-lines, spaces at their ends and blank lines aside: these give the same sentences. Two different
-texts share a 64-bit hash with probability 2^-64: among C4's 365 million documents, 0.004 texts are
-expected to be lost to collisions.
+A document is `item << 32 | number`, so documents are ordered as their items and lines are. An exact
+duplicate has the lines of an earlier text, spaces at their ends and blank lines aside: such texts
+have the same sentences. A near-duplicate is connected to an earlier text by a chain of shared
+MinHash keys. Keys are sorted in runs of items, then compared in parts of all keys, so memory does
+not grow with the inputs, and the result does not depend on the order in which anything is read.
+
+A 63-bit key of two different texts is the same with probability 2^-63: among C4's 365 million
+documents, 0.007 texts are expected to be lost to that.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.common.files import flush_to_disk, temporary_name
-from preprocessing.readers.entries import Entry
+from preprocessing.readers.entries import DUPLICATE, NEAR_DUPLICATE, Entry
+from preprocessing.readers.minhash import MinHash
 
-PARTS = 16  # hashes are sorted in 16 parts, one in memory at a time
-HASHES = np.dtype([("hash", "<u8"), ("number", "<u8")])
+ROWS = 2**24
+"""Keys in memory at a time, about; each takes 16 bytes in a file and 50 while they are sorted."""
 
 
-def hashes(entries: Iterable[Entry]) -> np.ndarray:
-    """HASHES rows (hash of the text, number of the entry) of the entries that have a text."""
-    rows = [
-        (_hash(record["text"]), number)
-        for number, record, _ in entries
-        if not isinstance(record, str)
-    ]
-    return np.array(rows, HASHES)
+@dataclass(frozen=True)
+class DuplicateKeys:
+    """Which keys documents get: of their whole text, of their similarity, or both."""
+
+    exact: bool
+    near: MinHash | None = None
+
+    def of(self, item: int, entries: Iterable[Entry]) -> np.ndarray:
+        """(2, keys) uint64, keys and their documents, of an item's entries that have a text."""
+        keys, documents = array("Q"), array("Q")
+        for number, record, _ in entries:
+            if isinstance(record, str):
+                continue
+            before = len(keys)
+            if self.exact:
+                keys.append(_hash(record["text"]) | 1)  # odd keys are exact, even ones near
+            if self.near is not None:
+                keys.frombytes((self.near.keys(record["text"]) & ~np.uint64(1)).tobytes())
+            documents.extend([item << 32 | number] * (len(keys) - before))
+        return np.array([keys, documents], np.uint64)
 
 
 def _hash(text: str) -> int:
@@ -35,28 +54,104 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(lines.encode(), digest_size=8).digest(), "little")
 
 
-def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> list[np.ndarray]:
-    """Per item, the sorted numbers of its entries that repeat an earlier one.
+@dataclass(frozen=True)
+class Plan:
+    """How all keys are sorted: `runs` of items in their order, then `parts` of the range of keys.
 
-    `load(item)` gives the HASHES rows of one of `count` items; it is called PARTS times for each,
-    and its rows are dropped before the next call, so only one file is open. Takes about 24 bytes of
-    memory for each row of one part.
+    `rows` are each run's keys.
     """
-    repeated: list[list[np.ndarray]] = [[] for _ in range(count)]
-    for part in range(PARTS):
-        chosen = [_part(load(item), part) for item in range(count)]
-        everything = np.concatenate([rows["hash"] for rows in chosen])
-        order = np.argsort(everything, kind="stable")  # equal hashes stay in the items' order
-        again = np.zeros(len(everything), bool)
-        again[order[1:]] = everything[order[1:]] == everything[order[:-1]]
-        ends = np.cumsum([len(rows) for rows in chosen])[:-1]
-        for numbers, rows, repeats in zip(repeated, chosen, np.split(again, ends), strict=True):
-            numbers.append(rows["number"][repeats])
-    return [np.sort(np.concatenate(numbers)) for numbers in repeated]
+
+    runs: Sequence[tuple[int, int]]
+    rows: Sequence[int]
+    parts: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int], rows: int = ROWS) -> "Plan":
+        """The plan for items with these counts of keys.
+
+        A run has `rows` keys at most, unless one item alone has more; a part has about as many.
+        """
+        starts, total = [0], 0
+        for item, count in enumerate(counts):
+            if total + count > rows and item > starts[-1]:
+                starts.append(item)
+                total = 0
+            total += count
+        runs = list(pairwise([*starts, len(counts)]))
+        enough = max(1, -(-sum(counts) // rows))
+        return cls(runs, [sum(counts[slice(*run)]) for run in runs], 2 ** (enough - 1).bit_length())
 
 
-def _part(rows: np.ndarray, part: int) -> np.ndarray:
-    return np.array(rows[rows["hash"] >> np.uint64(60) == part])  # a copy, so a file is closed
+def sorted_run(items: Sequence[np.ndarray]) -> np.ndarray:
+    """The (2, keys) rows of a run of items, sorted by key, then by document."""
+    rows = np.concatenate(items, axis=1)
+    return rows[:, np.argsort(rows[0], kind="stable")]  # documents ascend from item to item
+
+
+def part_of(run: np.ndarray, part: int, parts: int) -> np.ndarray:
+    """The rows of a sorted run whose keys are in the part-th of `parts` equal ranges; a copy."""
+    width = 2**64 // parts
+    bounds = np.array([part * width, (part + 1) * width - 1], np.uint64)
+    start = np.searchsorted(run[0], bounds[0], "left")
+    end = np.searchsorted(run[0], bounds[1], "right")
+    return np.array(run[:, start:end])
+
+
+def find_pairs(slices: Sequence[np.ndarray]) -> np.ndarray:
+    """(3, pairs) uint64 of one part of the keys of all runs: each later document of a key, the
+    first of that key, and whether the key is exact."""
+    keys, documents = sorted_run(slices)
+    again = np.zeros(len(keys), bool)
+    again[1:] = keys[1:] == keys[:-1]
+    firsts = documents[~again][np.cumsum(~again) - 1]
+    return np.array([documents[again], firsts[again], keys[again] & np.uint64(1)])
+
+
+def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> np.ndarray:
+    """(2, documents) uint64, sorted: the documents that do not stay, and whether they are exact.
+
+    `load(part)` gives the pairs of one of `count` parts, again for each pass; of documents that
+    pairs connect, the lowest stays. Takes 50 bytes of memory for each document of a pair.
+    """
+    documents = _union(load(part)[:2].ravel() for part in range(count))
+    exact = np.zeros(len(documents), bool)
+    first = np.arange(len(documents))
+    connected = False
+    while not connected:
+        connected = True
+        for part in range(count):
+            pairs = load(part)
+            here, there = (np.searchsorted(documents, side) for side in pairs[:2])
+            exact[here[pairs[2] == 1]] = True
+            connected &= bool(np.all(first[here] == first[there]))
+            lower = np.minimum(first[here], first[there])
+            np.minimum.at(first, first[here], lower)
+            np.minimum.at(first, first[there], lower)
+            while np.any(first != (above := first[first])):
+                first = above
+    left_out = first != np.arange(len(documents))
+    return np.array([documents[left_out], exact[left_out]], np.uint64)
+
+
+def _union(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """The distinct values of all arrays, sorted; about three times its size in memory."""
+    union, waiting, count = np.empty(0, np.uint64), [], 0
+    for values in arrays:
+        waiting.append(np.unique(values))
+        count += len(waiting[-1])
+        if count > max(len(union), ROWS):
+            union, waiting, count = np.unique(np.concatenate([union, *waiting])), [], 0
+    return np.unique(np.concatenate([union, *waiting]))
+
+
+def reasons(found: np.ndarray, item: int) -> dict[int, str]:
+    """{number: reason} of an item's entries that do not stay, from those of all items."""
+    bounds = np.array([item << 32, (item + 1) << 32], np.uint64)
+    start, end = np.searchsorted(found[0], bounds)
+    return {
+        document & 2**32 - 1: DUPLICATE if exact else NEAR_DUPLICATE
+        for document, exact in found[:, start:end].T.tolist()
+    }
 
 
 def save(path: Path, array: np.ndarray) -> None:

@@ -27,6 +27,7 @@ from preprocessing.dataset.statistics import Statistics
 from preprocessing.jobs.upload import Uploads
 from preprocessing.readers.entries import Entry, Item, Reader
 from preprocessing.readers.inputs import describe_inputs
+from preprocessing.readers.minhash import MinHash
 
 ITEMS = ".items"
 SETTINGS = "settings.json"
@@ -41,7 +42,8 @@ class Job:
     own folder.
     `settings` is everything the output depends on except the inputs and the tokenizer. `read`
     yields the entries of an item; `screen` replaces the record of one that a filter excludes by the
-    reason; of what is left, `deduplicate` keeps the first of equal texts; `samples` turns entries
+    reason; of what is left, `deduplicate` keeps the first of equal texts, `near_duplicates` the
+    first of texts of that similarity; `samples` turns entries
     into (key, sample) pairs, keys unique in the item, and counts them in the Statistics it is
     given. `left_out` names the files of an item that are not read. `expected_samples` is the
     paper's count, if it has one.
@@ -58,6 +60,7 @@ class Job:
     screen: Callable[[Entry], Entry] | None = None
     left_out: Callable[[Item], Sequence[str]] = lambda item: ()
     deduplicate: bool = False
+    near_duplicates: MinHash | None = None
     expected_samples: int | None = None
     destination: StorePath | None = None
 
@@ -91,9 +94,21 @@ class Job:
             "split": self.split,
             "tokenizer": self.tokenizer.sha256,
             **self.settings,
-            **({"deduplicate": True} if self.deduplicate else {}),
+            **self.comparison,
             "inputs": list(self.inputs.values()),
         }
+
+    @property
+    def comparison(self) -> dict[str, Any]:
+        """How the texts of all inputs are compared; empty if they are not."""
+        exact = {"deduplicate": True} if self.deduplicate else {}
+        near = self.near_duplicates
+        return exact | ({"near_duplicates": near.describe()} if near else {})
+
+    @property
+    def compares_inputs(self) -> bool:
+        """Whether what is kept of an input depends on the others."""
+        return bool(self.comparison)
 
     @cached_property
     def inputs(self) -> dict[Location, str]:
@@ -107,7 +122,7 @@ class Job:
         The other inputs count only where duplicates are removed across all of them.
         """
         settings = {**self.description}
-        if not self.deduplicate:
+        if not self.compares_inputs:
             del settings["inputs"]
         return [
             hashlib.sha256(
@@ -228,7 +243,7 @@ def _only_unused_inputs_changed(job: Job, before: dict[str, Any]) -> bool:
 
     For example a damaged file that was downloaded again.
     """
-    if job.deduplicate or len(before["inputs"]) != len(job.inputs):
+    if job.compares_inputs or len(before["inputs"]) != len(job.inputs):
         return False
     if {**before, "inputs": None} != {**job.description, "inputs": None}:
         return False

@@ -49,7 +49,8 @@ def build_manifest(job: Job) -> dict[str, Any]:
         "id_dtype": job.id_dtype,
         "settings": {
             **job.settings,
-            "deduplicate": job.deduplicate,
+            "deduplicate": False,
+            **job.comparison,
             "inputs": job.description["inputs"],
         },
         "shards": entries,

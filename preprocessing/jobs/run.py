@@ -6,37 +6,26 @@ the folder is complete. A restart makes only the items that are missing.
 
 import gc
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
 
 from pipeline import shards
 from pipeline.common.command_line import shown
-from pipeline.common.files import replace_bytes, replace_json, when_visible
+from pipeline.common.files import replace_bytes, replace_json
 from preprocessing.dataset.statistics import Statistics
-from preprocessing.jobs import duplicates
+from preprocessing.jobs.duplicate_stages import (
+    DUPLICATE_FOLDERS,
+    duplicate_stages,
+    without_duplicates,
+)
 from preprocessing.jobs.job import ITEMS, Job, check_complete, open_output
 from preprocessing.jobs.job_progress import JobProgress
 from preprocessing.jobs.leases import Leases
 from preprocessing.jobs.manifest import build_manifest, summary
-from preprocessing.jobs.mpi import Make, MpiWorld, run_as_coordinator, run_as_worker
-from preprocessing.readers.entries import DUPLICATE, Entry, InputError, Item
+from preprocessing.jobs.mpi import MpiWorld, run_as_coordinator, run_as_worker
+from preprocessing.jobs.stage import JobStage, naming, reported
 
 REPORT = "report.png"
-
-
-@dataclass(frozen=True)
-class JobStage:
-    """Items to make before the next stage begins; `sizes` are what they read, in bytes."""
-
-    name: str
-    folder: Path
-    sizes: Sequence[int]
-    is_done: Callable[[int], bool]
-    make: Make
 
 
 def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = False) -> None:
@@ -80,26 +69,8 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
 def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     """The stages of a job; rank 0 decides which."""
     sizes = [item.size for item in job.items]
-    if world.broadcast(world.rank == 0 and job.deduplicate and bool(job.missing())):
-        hashes = job.folder("hashes")
-        yield JobStage(
-            "looking for duplicates",
-            hashes,
-            sizes,
-            lambda item: _array(hashes, item).is_file() or job.is_complete,
-            lambda item, progress: duplicates.save(
-                _array(hashes, item),
-                _hashes(job, item, progress),
-            ),
-        )
-        marker = job.folder("duplicates") / "found.json"
-        yield JobStage(
-            "comparing",
-            marker.parent,
-            [0],
-            lambda _: marker.is_file() or job.is_complete,
-            lambda *_: _find_duplicates(job, marker),
-        )
+    if world.broadcast(world.rank == 0 and job.compares_inputs and bool(job.missing())):
+        yield from duplicate_stages(job, world)
     yield JobStage(
         "samples",
         job.folder(),
@@ -116,66 +87,14 @@ def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     )
 
 
-def _reported(entries: Iterable[Entry], progress: Callable[[int, int], None]) -> Iterator[Entry]:
-    """The entries; `progress` is called after each was used."""
-    for entry in entries:
-        yield entry
-        progress(entry.number, entry.position)
-
-
-@contextmanager
-def _naming(item: Item) -> Iterator[None]:
-    """Name the item in an error that stops the job while its records are used."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{item}, {error}") from error
-    except OSError:  # of the output
-        raise
-    except Exception as error:
-        raise RuntimeError(f"{item}, {error or type(error).__name__}") from error
-
-
-def _hashes(job: Job, item: int, progress: Callable[[int, int], None]) -> np.ndarray:
-    with _naming(job.items[item]):
-        entries = _reported(job.read(job.items[item]), progress)
-        return duplicates.hashes(job.screened(entries))
-
-
-def _array(folder: Path, item: int) -> Path:
-    return folder / f"{item:05d}.npy"
-
-
-def _find_duplicates(job: Job, marker: Path) -> None:
-    """Write every item's repeated entries, then the marker."""
-    count = len(job.items)
-    paths = [_array(job.folder("hashes"), item) for item in range(count)]
-
-    def load(item: int) -> np.ndarray:
-        return np.load(when_visible(paths[item]), mmap_mode="r")
-
-    for item, numbers in enumerate(duplicates.find_duplicates(count, load)):
-        duplicates.save(_array(marker.parent, item), numbers)
-    replace_json(marker, {"items": count})
-
-
-def _without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterator[Entry]:
-    path = when_visible(_array(job.folder("duplicates"), item))
-    repeated = set(np.load(path).tolist())
-    for entry in entries:
-        yield entry._replace(record=DUPLICATE) if entry.number in repeated else entry
-
-
 def _make_shard(job: Job, item: int, progress: Callable[[int, int], None]) -> None:
     """Write one item's shard, upload it where it belongs on a store, then write its marker."""
     statistics = Statistics()
-    entries = job.screened(_reported(job.read(job.items[item]), progress))
-    if job.deduplicate:
-        entries = _without_duplicates(job, item, entries)
+    entries = job.screened(reported(job.read(job.items[item]), progress))
+    if job.compares_inputs:
+        entries = without_duplicates(job, item, entries)
     keyed = ((f"{item:05d}-{key}", sample) for key, sample in job.samples(entries, statistics))
-    with few_collections(), _naming(job.items[item]):
+    with few_collections(), naming(job.items[item]):
         entry = shards.write_shard(job.output / f"{job.name}-{item:05d}-00000", keyed, job.id_dtype)
     if job.uploads:
         job.uploads.move(job.output, entry)
@@ -219,5 +138,5 @@ def _remove_leftovers(job: Job) -> None:
     for pattern in (".*.tmp", f"{ITEMS}/.*.tmp", f"{ITEMS}/*.claim-*"):
         for leftover in job.output.glob(pattern):
             leftover.unlink(missing_ok=True)
-    for name in ("hashes", "duplicates"):
+    for name in DUPLICATE_FOLDERS:
         shutil.rmtree(job.folder(name), ignore_errors=True)

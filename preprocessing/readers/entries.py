@@ -20,6 +20,7 @@ NO_SUMMARY = "no summary"
 NO_URL = "no URL"
 TOO_LONG = "too long"
 DUPLICATE = "duplicate"
+NEAR_DUPLICATE = "near-duplicate"
 BOM = b"\xef\xbb\xbf"  # some editors write it at the start of a file
 LONGEST_LINE = 2**28  # bytes or characters; a longer record is counted but never held in memory
 LARGE = 2**20  # characters from which a record's lists and objects are counted

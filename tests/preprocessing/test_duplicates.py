@@ -15,11 +15,33 @@ from made_up_text import c4_lines, write_lines
 from pipeline.common.command_line import described
 from pipeline.shards import Dataset
 from preprocessing import pretrain
-from preprocessing.jobs.duplicates import find_duplicates, hashes, save
+from preprocessing.jobs.duplicates import (
+    ROWS,
+    DuplicateKeys,
+    Plan,
+    find_duplicates,
+    find_pairs,
+    part_of,
+    reasons,
+    sorted_run,
+)
 from preprocessing.readers.entries import NO_TEXT, Entry
 
 
-def test_all_but_the_first_are_found():
+def found_among(items, keys, rows=ROWS) -> list[dict[int, str]]:
+    """What does not stay of each item of entries, as the stages of a job find it."""
+    made = [keys.of(number, entries) for number, entries in enumerate(items)]
+    plan = Plan.of([one.shape[1] for one in made], rows)
+    runs = [sorted_run(made[slice(*run)]) for run in plan.runs]
+    pairs = [
+        find_pairs([part_of(run, part, plan.parts) for run in runs]) for part in range(plan.parts)
+    ]
+    found = find_duplicates(len(pairs), pairs.__getitem__)
+    return [reasons(found, number) for number in range(len(items))]
+
+
+@pytest.mark.parametrize("rows", [ROWS, 40])
+def test_all_but_the_first_are_found(rows):
     rng = random.Random(0)
     items = [
         [Entry(k + 1, {"text": str(rng.randrange(400))}) for k in range(rng.randrange(200))]
@@ -27,18 +49,39 @@ def test_all_but_the_first_are_found():
     ]
     items[3].append(Entry(999, NO_TEXT))
     seen: set[str] = set()
-    expected: list[list[int]] = [[] for _ in items]
+    expected: list[dict[int, str]] = [{} for _ in items]
     for item, numbers in zip(items, expected, strict=True):
         for number, record, _ in item:
             if isinstance(record, str):
                 continue
             if record["text"] in seen:
-                numbers.append(number)
+                numbers[number] = "duplicate"
             seen.add(record["text"])
-    rows = [hashes(item) for item in items]
-    found = find_duplicates(len(rows), rows.__getitem__)
-    assert [numbers.tolist() for numbers in found] == expected
+    assert found_among(items, DuplicateKeys(exact=True), rows) == expected
     assert sum(map(len, expected)) > 100
+
+
+def test_the_lowest_of_all_that_pairs_connect_stays():
+    rng = random.Random(1)
+    pairs = np.array([rng.sample(range(300), 2) for _ in range(170)], np.uint64).T
+    pairs = np.vstack([pairs.max(0), pairs.min(0), np.zeros(170, np.uint64)])
+    lowest = {document: document for document in pairs[:2].ravel().tolist()}
+    for _ in range(300):
+        for one, other in pairs[:2].T.tolist():
+            lowest[one] = lowest[other] = min(lowest[one], lowest[other])
+    parts = np.array_split(pairs, 3, axis=1)
+    found = find_duplicates(3, parts.__getitem__)
+    assert found[0].tolist() == sorted(one for one, other in lowest.items() if one != other)
+    assert not found[1].any()
+
+
+def test_a_plan_bounds_what_is_in_memory():
+    counts = [*[30] * 100, 500, 0, 10]
+    plan = Plan.of(counts, rows=100)
+    assert [end - start for start, end in plan.runs] == [3] * 33 + [1, 1, 2]
+    assert list(plan.rows) == [90] * 33 + [30, 500, 10]
+    assert plan.parts == 64  # the power of two from 36
+    assert Plan.of([0, 0]) == Plan([(0, 2)], [0], 1)
 
 
 def test_a_dataset_holds_every_text_once(command, tokenizer_path, tmp_path):
@@ -82,18 +125,18 @@ def test_what_a_filter_leaves_out_is_no_first_copy(command, tokenizer_path, tmp_
     assert dataset.manifest["counts"]["excluded"] == {"blocked domain": 1, "duplicate": 2}
 
 
-def test_one_file_of_hashes_is_open_at_a_time(tmp_path):
-    rows = hashes([Entry(1, {"text": "a"}), Entry(2, {"text": "b"})])
-    for item in range(100):
-        save(tmp_path / f"{item}.npy", rows)
+def test_few_files_are_open_at_a_time(command, tokenizer_path, tmp_path):
+    for number in range(40):
+        write_lines(tmp_path / f"c4-{number}.jsonl", c4_lines(number % 20, 2))
+    arguments = ["--input", tmp_path / "c4-*", "--tokenizer", tokenizer_path, "--deduplicate"]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 10, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
     try:
-        found = find_duplicates(100, lambda item: np.load(tmp_path / f"{item}.npy", "r"))
+        command(pretrain.main, *arguments, "--output", tmp_path / "c4")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert [numbers.tolist() for numbers in found] == [[], *[[1, 2]] * 99]
+    assert Dataset(tmp_path / "c4").manifest["counts"]["excluded"]["duplicate"] == 40
 
 
 def test_a_limit_of_open_files_is_named_with_the_remedy():

@@ -1,0 +1,102 @@
+"""The stages of a job that find duplicates: keys of each item, sorted in runs, compared in parts.
+
+Each stage writes one file per item, run or part, which is also its marker.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.files import when_visible
+from preprocessing.jobs import duplicates
+from preprocessing.jobs.duplicates import DuplicateKeys, Plan, save
+from preprocessing.jobs.job import Job
+from preprocessing.jobs.mpi import MpiWorld
+from preprocessing.jobs.stage import JobStage, naming, reported
+from preprocessing.readers.entries import Entry
+
+DUPLICATE_FOLDERS = ("keys", "runs", "pairs", "duplicates")
+KEY_BYTES = 16
+Progress = Callable[[int, int], None]
+MakeArray = Callable[[int, Progress], np.ndarray]
+
+
+def duplicate_stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
+    """The stages, in their order; the last one's file says what does not stay.
+
+    Per key, of which a document has one to be compared as a whole and one for each band, the
+    working files take 32 bytes.
+    """
+    keys, runs, pairs, found = map(job.folder, DUPLICATE_FOLDERS)
+    chosen = DuplicateKeys(job.deduplicate, job.near_duplicates)
+
+    def stage(name: str, folder: Path, sizes: list[int], make: MakeArray) -> JobStage:
+        return JobStage(
+            name,
+            folder,
+            sizes,
+            lambda number: _file(folder, number).is_file() or job.is_complete,
+            lambda number, progress: save(_file(folder, number), make(number, progress)),
+        )
+
+    def keys_of(item: int, progress: Progress) -> np.ndarray:
+        with naming(job.items[item]):
+            entries = reported(job.read(job.items[item]), progress)
+            return chosen.of(item, job.screened(entries))
+
+    yield stage("looking for duplicates", keys, [item.size for item in job.items], keys_of)
+    plan = world.broadcast(_plan(job, keys) if world.rank == 0 else None)
+    if plan is None:
+        return
+
+    def run_of(run: int, progress: Progress) -> np.ndarray:
+        items = range(*plan.runs[run])
+        return duplicates.sorted_run([_load(keys, item, progress) for item in items])
+
+    def pairs_of(part: int, progress: Progress) -> np.ndarray:
+        slices = []
+        for run in range(len(plan.runs)):
+            slices.append(duplicates.part_of(_mapped(runs, run), part, plan.parts))
+            progress(0, 0)
+        return duplicates.find_pairs(slices)
+
+    def found_in_all(_: int, progress: Progress) -> np.ndarray:
+        return duplicates.find_duplicates(plan.parts, lambda part: _load(pairs, part, progress))
+
+    share = KEY_BYTES * sum(plan.rows) // plan.parts
+    yield stage("sorting", runs, [KEY_BYTES * rows for rows in plan.rows], run_of)
+    yield stage("comparing", pairs, [share] * plan.parts, pairs_of)
+    yield stage("joining", found, [0], found_in_all)
+
+
+def without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterator[Entry]:
+    """An item's entries, with the reason in place of the record of one that does not stay."""
+    reasons = duplicates.reasons(_mapped(job.folder(DUPLICATE_FOLDERS[-1]), 0), item)
+    for entry in entries:
+        reason = reasons.get(entry.number)
+        yield entry._replace(record=reason) if reason else entry
+
+
+def _plan(job: Job, keys: Path) -> Plan | None:
+    """None where another job has finished everything in the meantime."""
+    try:
+        return Plan.of([_mapped(keys, item).shape[1] for item in range(len(job.items))])
+    except FileNotFoundError:
+        if job.is_complete:
+            return None
+        raise
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.npy"
+
+
+def _load(folder: Path, number: int, progress: Progress) -> np.ndarray:
+    """A file's array; reports progress, in which rank 0 serves the others."""
+    progress(0, 0)
+    return np.load(when_visible(_file(folder, number)))
+
+
+def _mapped(folder: Path, number: int) -> np.ndarray:
+    return np.load(when_visible(_file(folder, number)), mmap_mode="r")
