@@ -15,13 +15,14 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, samples
 from preprocessing.gap_sentences import METRICS, STRATEGIES, GapSentences
 from preprocessing.jobs.dry_run import check
-from preprocessing.jobs.job import Job
+from preprocessing.jobs.job import ITEMS, Job
 from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
 from preprocessing.readers.corpora import read_c4
 from preprocessing.readers.fields import add_field_options, described, fields_from
 from preprocessing.readers.filters import add_filter_options, filters_from
+from preprocessing.readers.gzip_blocks import split_gzip
 from preprocessing.readers.inputs import find_inputs, split_items
 from preprocessing.readers.minhash import MinHash
 
@@ -46,8 +47,14 @@ def _job(options: argparse.Namespace) -> Job:
     near = options.near_duplicates
     tokenizer = Tokenizer(options.tokenizer)
     blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
+    places = output_from(options)
+    items = split_items(find_inputs(options.input), options.block_size)
+    if options.split_gzip:
+        blocks["split_gzip"] = True
+        folder = places["output"] / ITEMS / "gzip"
+        items = split_gzip(items, options.block_size, folder, may_write=not options.dry_run)
     return Job(
-        **output_from(options),
+        **places,
         kind="pretraining",
         split=options.split,
         tokenizer=tokenizer,
@@ -57,7 +64,7 @@ def _job(options: argparse.Namespace) -> Job:
             **blocks,
             **described(fields),
         },
-        items=split_items(find_inputs(options.input), options.block_size),
+        items=items,
         read=partial(read_c4, split=options.split, fields=fields),
         screen=filters.screen,
         samples=partial(samples, tokenizer=tokenizer, settings=settings),
@@ -140,6 +147,12 @@ def _parser() -> Parser:
         type=count_from(1),
         default=BLOCK_SIZE,
         help="bytes of an uncompressed file per shard",
+    )
+    group.add_argument(
+        "--split_gzip",
+        action="store_true",
+        help="split .gz files of JSON lines of more than --block_size bytes as if they were "
+        "uncompressed; each is read once before",
     )
     add_field_options(group, "text", ("text", "url"))
     add_filter_options(parser)

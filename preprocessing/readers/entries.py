@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pipeline.common.command_line import shown
 from pipeline.common.stores import Location
@@ -49,6 +49,10 @@ class Item:
     def size(self) -> int:
         """In bytes."""
         return self.path.stat().st_size if self.end is None else self.end - self.start
+
+    def open(self) -> IO[bytes]:
+        """The bytes among which a block lies."""
+        return self.path.open("rb")
 
 
 @dataclass(frozen=True)

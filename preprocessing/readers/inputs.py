@@ -77,10 +77,14 @@ def split_items(paths: Sequence[Location], block_size: int) -> list[Item]:
 
 
 def _is_json_lines(path: Location) -> bool:
+    with path.open("rb") as file:
+        return begins_json_lines(path, file.read(HEAD))
+
+
+def begins_json_lines(path: Location, head: bytes) -> bool:
+    """Whether a file of that name whose content begins so is one of JSON lines."""
     if plain_name(str(path)).suffix in (".csv", ".tsv"):
         return False
-    with path.open("rb") as file:
-        head = file.read(HEAD)
     return not any(test(head) for test in (is_compressed, is_zip, is_tar, is_parquet, is_document))
 
 

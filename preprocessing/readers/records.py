@@ -70,7 +70,7 @@ def read_records(item: Item, split: str) -> Iterator[tuple[str, Entry]]:
 
 def _files(item: Item, split: str) -> Iterator[tuple[str, Iterable[Entry]]]:
     if item.end is not None:
-        with item.path.open("rb") as file:
+        with item.open() as file:
             yield str(item), block_lines(file, item)
         return
     for member in members(item, split):
