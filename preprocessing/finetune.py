@@ -15,17 +15,24 @@ from pipeline.tokenizer import open_tokenizer
 from preprocessing.dataset.samples import check_lengths, check_unknown_share
 from preprocessing.dataset.summarisation_samples import samples
 from preprocessing.jobs.dry_run import check
-from preprocessing.jobs.job import Job
+from preprocessing.jobs.job import EVALUATION_TEXTS, Job
 from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
 from preprocessing.readers.entries import Folder
+from preprocessing.readers.evaluation_texts import (
+    add_decontamination_options,
+    evaluation_texts_from,
+)
 from preprocessing.readers.fields import add_field_options, described, fields_from
 from preprocessing.readers.inputs import find_items
 from preprocessing.readers.splits import split_name
 from preprocessing.readers.summarisation_sets import FORMATS, SETS, read_set
 
 BLOCK_SIZE = 2**30  # bytes of an uncompressed file of JSON lines per shard
+PAIR_SHARE = 0.1
+"""Papers of one journal share its boilerplate, about a hundredth of their n-grams; a copy that was
+edited at every sixth word has a tenth of them left."""
 
 
 def main() -> None:
@@ -70,8 +77,10 @@ def _job(options: argparse.Namespace) -> Job:
         if isinstance(item, Folder)
     }
     split = split_name(options.split)
+    places = output_from(options)
+    texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
     return Job(
-        **output_from(options),
+        **places,
         kind="summarisation",
         split=options.split,
         tokenizer=tokenizer,
@@ -84,6 +93,7 @@ def _job(options: argparse.Namespace) -> Job:
             "sentence_splitter": SPLITTER,
             **folders,
             **described(fields),
+            **(texts.describe() if texts else {}),
         },
         items=items,
         read=partial(
@@ -101,6 +111,8 @@ def _job(options: argparse.Namespace) -> Job:
             withheld=split == "test",
             max_unknown_share=options.max_unknown_share,
         ),
+        screen=texts.screen if texts else None,
+        evaluation_texts=texts,
         left_out=partial(left_out, split=options.split),
         expected_samples=known.pairs.get(split) if known.pairs else None,
     )
@@ -129,6 +141,7 @@ def _parser() -> Parser:
         "--root", help="folder of the paths in BookSum's alignments; default: the input's folder"
     )
     add_field_options(parser, "document", ("document", "summary", "id"))
+    add_decontamination_options(parser, PAIR_SHARE)
     return parser
 
 

@@ -15,11 +15,12 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, samples
 from preprocessing.gap_sentences import METRICS, STRATEGIES, GapSentences
 from preprocessing.jobs.dry_run import check
-from preprocessing.jobs.job import ITEMS, Job
+from preprocessing.jobs.job import EVALUATION_TEXTS, ITEMS, Job
 from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
 from preprocessing.readers.corpora import read_c4
+from preprocessing.readers.evaluation_texts import evaluation_texts_from
 from preprocessing.readers.fields import add_field_options, described, fields_from
 from preprocessing.readers.filters import add_filter_options, filters_from
 from preprocessing.readers.gzip_blocks import split_gzip
@@ -42,7 +43,8 @@ def main() -> None:
 def _job(options: argparse.Namespace) -> Job:
     """Raises ValueError on options out of range and on inputs that cannot be read."""
     settings = _settings(options)
-    filters, filter_settings = filters_from(options)
+    evaluation_texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
+    filters, filter_settings = filters_from(options, evaluation_texts)
     fields = fields_from(options, "text")
     near = options.near_duplicates
     tokenizer = Tokenizer(options.tokenizer)
@@ -70,6 +72,7 @@ def _job(options: argparse.Namespace) -> Job:
         samples=partial(samples, tokenizer=tokenizer, settings=settings),
         left_out=partial(left_out, split=options.split),
         deduplicate=options.deduplicate,
+        evaluation_texts=evaluation_texts,
         near_duplicates=None if near is None else MinHash.at(near),
     )
 

@@ -3,23 +3,29 @@
 Each stage writes one file per item, run or part, which is also its marker.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.common.files import when_visible
 from preprocessing.jobs import duplicates
-from preprocessing.jobs.duplicates import DuplicateKeys, Plan, save
+from preprocessing.jobs.duplicates import DuplicateKeys, Plan
 from preprocessing.jobs.job import Job
 from preprocessing.jobs.mpi import MpiWorld
-from preprocessing.jobs.stage import JobStage, naming, reported
+from preprocessing.jobs.stage import (
+    JobStage,
+    MakeArray,
+    ShowProgress,
+    array_file,
+    array_stage,
+    naming,
+    reported,
+)
 from preprocessing.readers.entries import Entry
 
 DUPLICATE_FOLDERS = ("keys", "runs", "pairs", "duplicates")
 KEY_BYTES = 16
-Progress = Callable[[int, int], None]
-MakeArray = Callable[[int, Progress], np.ndarray]
 
 
 def duplicate_stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
@@ -32,15 +38,9 @@ def duplicate_stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     chosen = DuplicateKeys(job.deduplicate, job.near_duplicates)
 
     def stage(name: str, folder: Path, sizes: list[int], make: MakeArray) -> JobStage:
-        return JobStage(
-            name,
-            folder,
-            sizes,
-            lambda number: _file(folder, number).is_file() or job.is_complete,
-            lambda number, progress: save(_file(folder, number), make(number, progress)),
-        )
+        return array_stage(name, folder, sizes, make, lambda: job.is_complete)
 
-    def keys_of(item: int, progress: Progress) -> np.ndarray:
+    def keys_of(item: int, progress: ShowProgress) -> np.ndarray:
         with naming(job.items[item]):
             entries = reported(job.read(job.items[item]), progress)
             return chosen.of(item, job.screened(entries))
@@ -50,18 +50,18 @@ def duplicate_stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     if plan is None:
         return
 
-    def run_of(run: int, progress: Progress) -> np.ndarray:
+    def run_of(run: int, progress: ShowProgress) -> np.ndarray:
         items = range(*plan.runs[run])
         return duplicates.sorted_run([_load(keys, item, progress) for item in items])
 
-    def pairs_of(part: int, progress: Progress) -> np.ndarray:
+    def pairs_of(part: int, progress: ShowProgress) -> np.ndarray:
         slices = []
         for run in range(len(plan.runs)):
             slices.append(duplicates.part_of(_mapped(runs, run), part, plan.parts))
             progress(0, 0)
         return duplicates.find_pairs(slices)
 
-    def found_in_all(_: int, progress: Progress) -> np.ndarray:
+    def found_in_all(_: int, progress: ShowProgress) -> np.ndarray:
         return duplicates.find_duplicates(plan.parts, lambda part: _load(pairs, part, progress))
 
     share = KEY_BYTES * sum(plan.rows) // plan.parts
@@ -88,15 +88,11 @@ def _plan(job: Job, keys: Path) -> Plan | None:
         raise
 
 
-def _file(folder: Path, number: int) -> Path:
-    return folder / f"{number:05d}.npy"
-
-
-def _load(folder: Path, number: int, progress: Progress) -> np.ndarray:
+def _load(folder: Path, number: int, progress: ShowProgress) -> np.ndarray:
     """A file's array; reports progress, in which rank 0 serves the others."""
     progress(0, 0)
-    return np.load(when_visible(_file(folder, number)))
+    return np.load(when_visible(array_file(folder, number)))
 
 
 def _mapped(folder: Path, number: int) -> np.ndarray:
-    return np.load(when_visible(_file(folder, number)), mmap_mode="r")
+    return np.load(when_visible(array_file(folder, number)), mmap_mode="r")

@@ -15,11 +15,9 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from pipeline.common.files import flush_to_disk, temporary_name
 from preprocessing.readers.entries import DUPLICATE, NEAR_DUPLICATE, Entry
 from preprocessing.readers.minhash import MinHash
 
@@ -152,15 +150,3 @@ def reasons(found: np.ndarray, item: int) -> dict[int, str]:
         document & 2**32 - 1: DUPLICATE if exact else NEAR_DUPLICATE
         for document, exact in found[:, start:end].T.tolist()
     }
-
-
-def save(path: Path, array: np.ndarray) -> None:
-    """Write an array under a temporary name, then rename."""
-    temporary = temporary_name(path)
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, array)
-            flush_to_disk(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -26,10 +26,12 @@ from preprocessing.dataset.samples import at_record
 from preprocessing.dataset.statistics import Statistics
 from preprocessing.jobs.upload import Uploads
 from preprocessing.readers.entries import Entry, Item, Reader
+from preprocessing.readers.evaluation_texts import EvaluationTexts
 from preprocessing.readers.inputs import describe_inputs
 from preprocessing.readers.minhash import MinHash
 
 ITEMS = ".items"
+EVALUATION_TEXTS = Path(ITEMS, "evaluation texts", "00000.npy")
 SETTINGS = "settings.json"
 SHOWN_DIFFERENCES = 5
 
@@ -41,12 +43,11 @@ class Job:
     With a `destination`, a folder on a store, finished files go there and `output` is the job's
     own folder.
     `settings` is everything the output depends on except the inputs and the tokenizer. `read`
-    yields the entries of an item; `screen` replaces the record of one that a filter excludes by the
-    reason; of what is left, `deduplicate` keeps the first of equal texts, `near_duplicates` the
-    first of texts of that similarity; `samples` turns entries
-    into (key, sample) pairs, keys unique in the item, and counts them in the Statistics it is
-    given. `left_out` names the files of an item that are not read. `expected_samples` is the
-    paper's count, if it has one.
+    yields the entries of an item; `screen`, which may use `evaluation_texts`, replaces the record
+    of one that a filter excludes by the reason; of what is left, `deduplicate` keeps the first of
+    equal texts, `near_duplicates` of similar ones; `samples` turns entries into (key, sample)
+    pairs, keys unique in the item, and counts them in the Statistics it is given. `left_out` names
+    the files of an item that are not read. `expected_samples` is the paper's count, if it has one.
     """
 
     output: Path
@@ -61,6 +62,7 @@ class Job:
     left_out: Callable[[Item], Sequence[str]] = lambda item: ()
     deduplicate: bool = False
     near_duplicates: MinHash | None = None
+    evaluation_texts: EvaluationTexts | None = None
     expected_samples: int | None = None
     destination: StorePath | None = None
 

@@ -18,12 +18,12 @@ from preprocessing.jobs.duplicate_stages import (
     duplicate_stages,
     without_duplicates,
 )
-from preprocessing.jobs.job import ITEMS, Job, check_complete, open_output
+from preprocessing.jobs.job import EVALUATION_TEXTS, ITEMS, Job, check_complete, open_output
 from preprocessing.jobs.job_progress import JobProgress
 from preprocessing.jobs.leases import Leases
 from preprocessing.jobs.manifest import build_manifest, summary
 from preprocessing.jobs.mpi import MpiWorld, run_as_coordinator, run_as_worker
-from preprocessing.jobs.stage import JobStage, naming, reported
+from preprocessing.jobs.stage import JobStage, array_stage, naming, reported
 
 REPORT = "report.png"
 
@@ -69,6 +69,9 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
 def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     """The stages of a job; rank 0 decides which."""
     sizes = [item.size for item in job.items]
+    if (texts := job.evaluation_texts) and world.broadcast(world.rank or bool(job.missing())):
+        folder, make = texts.index.parent, lambda *_: texts.build()
+        yield array_stage("evaluation texts", folder, [0], make, lambda: job.is_complete)
     if world.broadcast(world.rank == 0 and job.compares_inputs and bool(job.missing())):
         yield from duplicate_stages(job, world)
     yield JobStage(
@@ -138,5 +141,5 @@ def _remove_leftovers(job: Job) -> None:
     for pattern in (".*.tmp", f"{ITEMS}/.*.tmp", f"{ITEMS}/*.claim-*"):
         for leftover in job.output.glob(pattern):
             leftover.unlink(missing_ok=True)
-    for name in DUPLICATE_FOLDERS:
+    for name in (*DUPLICATE_FOLDERS, EVALUATION_TEXTS.parent.name):
         shutil.rmtree(job.folder(name), ignore_errors=True)

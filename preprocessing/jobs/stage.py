@@ -5,8 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from pipeline.common.files import flush_to_disk, temporary_name
 from preprocessing.jobs.mpi import Make
 from preprocessing.readers.entries import Entry, InputError, Item
+
+ShowProgress = Callable[[int, int], None]
+MakeArray = Callable[[int, ShowProgress], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,37 @@ class JobStage:
     make: Make
 
 
-def reported(entries: Iterable[Entry], progress: Callable[[int, int], None]) -> Iterator[Entry]:
+def array_stage(
+    name: str, folder: Path, sizes: Sequence[int], make: MakeArray, is_over: Callable[[], bool]
+) -> JobStage:
+    """A stage that makes a file with an array of each item; none where `is_over()`."""
+    return JobStage(
+        name,
+        folder,
+        sizes,
+        lambda item: array_file(folder, item).is_file() or is_over(),
+        lambda item, progress: save(array_file(folder, item), make(item, progress)),
+    )
+
+
+def array_file(folder: Path, item: int) -> Path:
+    """The file of an item of an array stage."""
+    return folder / f"{item:05d}.npy"
+
+
+def save(path: Path, array: np.ndarray) -> None:
+    """Write an array under a temporary name, then rename."""
+    temporary = temporary_name(path)
+    try:
+        with temporary.open("wb") as file:
+            np.save(file, array)
+            flush_to_disk(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def reported(entries: Iterable[Entry], progress: ShowProgress) -> Iterator[Entry]:
     """The entries; `progress` is called after each was used."""
     for entry in entries:
         yield entry

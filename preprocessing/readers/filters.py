@@ -9,12 +9,26 @@ from pipeline.common.command_line import count_from
 from preprocessing.readers.accepting import Accept, load_function
 from preprocessing.readers.blocklists import BlockedDomains, BlockedWords, read_domains, read_words
 from preprocessing.readers.entries import NO_URL, TOO_LONG, Entry
+from preprocessing.readers.evaluation_texts import (
+    LEAKED,
+    EvaluationTexts,
+    add_decontamination_options,
+)
+from preprocessing.readers.languages import THRESHOLD, Languages
+from preprocessing.readers.quality import Rules, c4_rules, gopher_rules
+from preprocessing.readers.repetition import gopher_repetition_rules
 
 TOO_SHORT = "too short"
 BLOCKED_WORD = "blocked word"
 BLOCKED_DOMAIN = "blocked domain"
 OTHER_URL = "URL does not match"
-OTHER_LANGUAGE = "not accepted"
+NOT_ACCEPTED = "not accepted"
+
+QUALITY: dict[str, Rules] = {
+    "c4": c4_rules,
+    "gopher": gopher_rules,
+    "gopher_repetition": gopher_repetition_rules,
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,13 @@ class Filters:
     url_pattern: re.Pattern[str] | None = None
     """Must match somewhere in the URL; for instance a site's section in one language."""
     accept: Accept | None = None
-    """`accept(text, url)`; for instance a language identifier."""
+    """`accept(text, url)`, your own test."""
+    languages: Languages | None = None
+    """The languages to keep."""
+    quality: tuple[str, ...] = ()
+    """Published rules, by their names in QUALITY; some remove lines of a text."""
+    evaluation_texts: EvaluationTexts | None = None
+    """Texts that must not be part of another."""
 
     def fault(self, text: str, url: str) -> str | None:
         """The reason of the first test that fails, in the order of the fields, or None."""
@@ -50,15 +70,32 @@ class Filters:
         if self.url_pattern is not None and not self.url_pattern.search(url):
             return OTHER_URL if url else NO_URL
         if self.accept is not None and not self.accept(text, url):
-            return OTHER_LANGUAGE
+            return NOT_ACCEPTED
+        if self.languages is not None and (fault := self.languages.fault(text)):
+            return fault
         return None
+
+    def keep(self, text: str, url: str) -> tuple[str, str | None]:
+        """What is left of a text by the rules of quality, and the reason for its exclusion.
+
+        The rules come after the tests of `fault`, evaluation texts last.
+        """
+        if fault := self.fault(text, url):
+            return text, fault
+        for name in self.quality:
+            text, fault = QUALITY[name](text)
+            if fault:
+                return text, fault
+        if self.evaluation_texts is not None and self.evaluation_texts.has_part_of(text):
+            return text, LEAKED
+        return text, None
 
     def screen(self, entry: Entry) -> Entry:
         """The entry {text, url}, or the same with the reason for its exclusion as the record."""
         if isinstance(entry.record, str):
             return entry
-        fault = self.fault(entry.record["text"], entry.record["url"])
-        return entry._replace(record=fault) if fault else entry
+        text, fault = self.keep(entry.record["text"], entry.record["url"])
+        return entry._replace(record=fault or {**entry.record, "text": text})
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +127,27 @@ def add_filter_options(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:FUNCTION",
         help="keep only documents for which your function(text, url) returns true",
     )
+    group.add_argument(
+        "--language",
+        nargs="+",
+        metavar="CODE",
+        help="keep only documents in these languages, by fastText's lid.176",
+    )
+    group.add_argument(
+        "--language_threshold",
+        type=float,
+        default=THRESHOLD,
+        help="with --language: exclude documents of whose language the identifier is less certain",
+    )
+    group.add_argument(
+        "--quality", nargs="+", choices=QUALITY, help="published rules for web pages, in this order"
+    )
+    add_decontamination_options(group, share=0.0)
 
 
-def filters_from(options: argparse.Namespace) -> tuple[Filters, dict[str, Any]]:
+def filters_from(
+    options: argparse.Namespace, evaluation_texts: EvaluationTexts | None = None
+) -> tuple[Filters, dict[str, Any]]:
     """The filters of a command line, and their settings for the manifest (files by digest).
 
     Raises ValueError on a list that is empty or has an entry that cannot be matched, an invalid
@@ -115,5 +170,26 @@ def filters_from(options: argparse.Namespace) -> tuple[Filters, dict[str, Any]]:
             raise ValueError(f"--url_pattern {options.url_pattern}: {error}; correct it") from None
     if options.accept is not None:
         accept, settings["accept"] = load_function(options.accept)
-    limits = (options.min_characters, options.max_characters)
-    return Filters(*limits, words, domains, pattern, accept), settings
+    languages = None
+    if options.language is not None:
+        languages = Languages(tuple(options.language), options.language_threshold)
+        settings |= languages.describe()
+    quality = tuple(dict.fromkeys(options.quality or ()))
+    if quality:
+        settings["quality"] = list(quality)
+    if evaluation_texts is not None:
+        settings |= evaluation_texts.describe()
+    return (
+        Filters(
+            options.min_characters,
+            options.max_characters,
+            words,
+            domains,
+            pattern,
+            accept,
+            languages,
+            quality,
+            evaluation_texts,
+        ),
+        settings,
+    )
