@@ -31,8 +31,7 @@ from preprocessing.readers.summarisation_sets import FORMATS, SETS, read_set
 
 BLOCK_SIZE = 2**30  # bytes of an uncompressed file of JSON lines per shard
 PAIR_SHARE = 0.1
-"""Papers of one journal share its boilerplate, about a hundredth of their n-grams; a copy that was
-edited at every sixth word has a tenth of them left."""
+"""A copy of which every seventh word was edited has that share of its n-grams left."""
 
 
 def main() -> None:

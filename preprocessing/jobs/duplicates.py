@@ -22,7 +22,7 @@ from preprocessing.readers.entries import DUPLICATE, NEAR_DUPLICATE, Entry
 from preprocessing.readers.minhash import MinHash
 
 ROWS = 2**24
-"""Keys in memory at a time, about; each takes 16 bytes in a file and 50 while they are sorted."""
+"""Keys in memory at a time, about; each takes 70 bytes there and 16 in a file."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> np.ndarray
     """(2, documents) uint64, sorted: the documents that do not stay, and whether they are exact.
 
     `load(part)` gives the pairs of one of `count` parts, again for each pass; of documents that
-    pairs connect, the lowest stays. Takes 50 bytes of memory for each document of a pair.
+    pairs connect, the lowest stays. Takes 60 bytes of memory for each document of a pair, and the
+    pairs of one part.
     """
     documents = _union(load(part)[:2].ravel() for part in range(count))
     exact = np.zeros(len(documents), bool)

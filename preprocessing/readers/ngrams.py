@@ -30,11 +30,15 @@ def ngram_hashes(words: np.ndarray, n: int) -> np.ndarray:
 
     There are none in fewer words.
     """
-    count = max(words.shape[-1] - n + 1, 0)
-    total = np.zeros((*words.shape[:-1], count), np.uint64)
-    for k in range(n):
-        total = total * _FACTOR + words[..., k : k + count]
+    total = np.zeros((*words.shape[:-1], words.shape[-1] + 1), np.uint64)
+    for length in range(1, n + 1):
+        total = longer_ngrams(total, words, length)
     return mixed(total)
+
+
+def longer_ngrams(ngrams: np.ndarray, words: np.ndarray, n: int) -> np.ndarray:
+    """Numbers for all runs of `n` words, equal for equal runs, from those of `n` - 1 words."""
+    return ngrams[..., :-1] * _FACTOR + words[..., n - 1 :]
 
 
 def mixed(values: np.ndarray) -> np.ndarray:

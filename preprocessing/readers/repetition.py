@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from preprocessing.readers.ngrams import ngram_hashes, word_hashes
+from preprocessing.readers.ngrams import longer_ngrams, word_hashes
 
 DUPLICATE_LINES, DUPLICATE_PARAGRAPHS = 0.30, 0.30
 DUPLICATE_LINE_CHARACTERS, DUPLICATE_PARAGRAPH_CHARACTERS = 0.20, 0.20
@@ -44,15 +44,18 @@ def _fault(text: str) -> str | None:
         if characters / total > most_characters:
             return f"Gopher: characters of duplicate {name}"
     hashes = word_hashes(words)
-    for n, most in TOP_NGRAM.items():
-        if _top_characters(hashes, lengths, n) / total > most:
-            return f"Gopher: top {n}-gram"
-    for n, most in DUPLICATE_NGRAMS.items():
-        characters = _duplicate_characters(hashes, lengths, n)
-        if not characters:  # then no longer n-gram repeats
+    ngrams = longer_ngrams(hashes, hashes, 2)
+    for n in range(2, max(DUPLICATE_NGRAMS) + 1):
+        ordered = np.sort(ngrams)
+        if not np.any(ordered[1:] == ordered[:-1]):  # then no longer n-gram repeats
             return None
-        if characters / total > most:
-            return f"Gopher: duplicate {n}-grams"
+        if n in TOP_NGRAM and _top_characters(ngrams, lengths, n) / total > TOP_NGRAM[n]:
+            return f"Gopher: top {n}-gram"
+        if n in DUPLICATE_NGRAMS:
+            share = _duplicate_characters(ngrams, lengths, n) / total
+            if share > DUPLICATE_NGRAMS[n]:
+                return f"Gopher: duplicate {n}-grams"
+        ngrams = longer_ngrams(ngrams, hashes, n + 1)
     return None
 
 
@@ -65,28 +68,20 @@ def _duplicates(pieces: Sequence[str]) -> tuple[float, int]:
     return 1 - len(distinct) / len(pieces), characters
 
 
-def _top_characters(hashes: np.ndarray, lengths: np.ndarray, n: int) -> int:
-    """Characters of all occurrences of the most frequent n-gram, if any repeats."""
-    grams = ngram_hashes(hashes, n)
-    if not len(grams):
-        return 0
-    _, firsts, counts = np.unique(grams, return_index=True, return_counts=True)
-    if counts.max() == 1:
-        return 0
+def _top_characters(ngrams: np.ndarray, lengths: np.ndarray, n: int) -> int:
+    """Characters of all occurrences of the most frequent n-gram, of which some repeat."""
+    _, firsts, counts = np.unique(ngrams, return_index=True, return_counts=True)
     starts = firsts[counts == counts.max()]
-    each = np.concatenate([[0], lengths.cumsum()])
-    return int(counts.max() * (each[starts + n] - each[starts]).max())
+    before = np.concatenate([[0], lengths.cumsum()])
+    return int(counts.max() * (before[starts + n] - before[starts]).max())
 
 
-def _duplicate_characters(hashes: np.ndarray, lengths: np.ndarray, n: int) -> int:
+def _duplicate_characters(ngrams: np.ndarray, lengths: np.ndarray, n: int) -> int:
     """Characters in n-grams that occur before, each counted once."""
-    grams = ngram_hashes(hashes, n)
-    again = np.ones(len(grams), bool)
-    again[np.unique(grams, return_index=True)[1]] = False
-    if not again.any():
-        return 0
-    edges = np.zeros(len(hashes) + 1, np.int64)
+    again = np.ones(len(ngrams), bool)
+    again[np.unique(ngrams, return_index=True)[1]] = False
     starts = np.flatnonzero(again)
-    np.add.at(edges, starts, 1)
-    np.add.at(edges, starts + n, -1)
+    edges = np.zeros(len(lengths) + 1, np.int64)
+    edges[starts] = 1
+    np.subtract.at(edges, starts + n, 1)
     return int(lengths[edges.cumsum()[:-1] > 0].sum())
