@@ -43,13 +43,13 @@ def main() -> None:
 def _job(options: argparse.Namespace) -> Job:
     """Raises ValueError on options out of range and on inputs that cannot be read."""
     settings = _settings(options)
+    places = output_from(options)
     evaluation_texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
     filters, filter_settings = filters_from(options, evaluation_texts)
     fields = fields_from(options, "text")
     near = options.near_duplicates
     tokenizer = Tokenizer(options.tokenizer)
     blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
-    places = output_from(options)
     items = split_items(find_inputs(options.input), options.block_size)
     if options.split_gzip:
         blocks["split_gzip"] = True

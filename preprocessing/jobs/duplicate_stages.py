@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.common.files import when_visible
 from preprocessing.jobs import duplicates
-from preprocessing.jobs.duplicates import DuplicateKeys, Plan
+from preprocessing.jobs.duplicates import DuplicateKeys, KeyPlan
 from preprocessing.jobs.job import Job
 from preprocessing.jobs.mpi import MpiWorld
 from preprocessing.jobs.stage import (
@@ -78,10 +78,10 @@ def without_duplicates(job: Job, item: int, entries: Iterable[Entry]) -> Iterato
         yield entry._replace(record=reason) if reason else entry
 
 
-def _plan(job: Job, keys: Path) -> Plan | None:
+def _plan(job: Job, keys: Path) -> KeyPlan | None:
     """None where another job has finished everything in the meantime."""
     try:
-        return Plan.of([_mapped(keys, item).shape[1] for item in range(len(job.items))])
+        return KeyPlan.of([_mapped(keys, item).shape[1] for item in range(len(job.items))])
     except FileNotFoundError:
         if job.is_complete:
             return None

@@ -53,7 +53,7 @@ def _hash(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class KeyPlan:
     """How all keys are sorted: `runs` of items in their order, then `parts` of the range of keys.
 
     `rows` are each run's keys.
@@ -64,7 +64,7 @@ class Plan:
     parts: int
 
     @classmethod
-    def of(cls, counts: Sequence[int], rows: int = ROWS) -> "Plan":
+    def of(cls, counts: Sequence[int], rows: int = ROWS) -> "KeyPlan":
         """The plan for items with these counts of keys.
 
         A run has `rows` keys at most, unless one item alone has more; a part has about as many.

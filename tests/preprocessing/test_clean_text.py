@@ -91,8 +91,8 @@ def test_the_first_of_similar_texts_stays(made):
 def test_a_stopped_comparison_resumes(command, folder, made, tokenizer_path, tmp_path, monkeypatch,
                                       stage):  # fmt: skip
     """In small runs and parts, which make no difference either."""
-    plan = duplicates.Plan.of
-    monkeypatch.setattr(duplicate_stages.Plan, "of", lambda counts: plan(counts, 150))
+    plan = duplicates.KeyPlan.of
+    monkeypatch.setattr(duplicate_stages.KeyPlan, "of", lambda counts: plan(counts, 150))
     options = options_of(folder, tokenizer_path, tmp_path / "c4")
     original, calls = getattr(duplicates, stage), []
 

@@ -18,7 +18,7 @@ from preprocessing import pretrain
 from preprocessing.jobs.duplicates import (
     ROWS,
     DuplicateKeys,
-    Plan,
+    KeyPlan,
     find_duplicates,
     find_pairs,
     part_of,
@@ -31,7 +31,7 @@ from preprocessing.readers.entries import NO_TEXT, Entry
 def found_among(items, keys, rows=ROWS) -> list[dict[int, str]]:
     """What does not stay of each item of entries, as the stages of a job find it."""
     made = [keys.of(number, entries) for number, entries in enumerate(items)]
-    plan = Plan.of([one.shape[1] for one in made], rows)
+    plan = KeyPlan.of([one.shape[1] for one in made], rows)
     runs = [sorted_run(made[slice(*run)]) for run in plan.runs]
     pairs = [
         find_pairs([part_of(run, part, plan.parts) for run in runs]) for part in range(plan.parts)
@@ -77,11 +77,11 @@ def test_the_lowest_of_all_that_pairs_connect_stays():
 
 def test_a_plan_bounds_what_is_in_memory():
     counts = [*[30] * 100, 500, 0, 10]
-    plan = Plan.of(counts, rows=100)
+    plan = KeyPlan.of(counts, rows=100)
     assert [end - start for start, end in plan.runs] == [3] * 33 + [1, 1, 2]
     assert list(plan.rows) == [90] * 33 + [30, 500, 10]
     assert plan.parts == 64  # the power of two from 36
-    assert Plan.of([0, 0]) == Plan([(0, 2)], [0], 1)
+    assert KeyPlan.of([0, 0]) == KeyPlan([(0, 2)], [0], 1)
 
 
 def test_a_dataset_holds_every_text_once(command, tokenizer_path, tmp_path):
