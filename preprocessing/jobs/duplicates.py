@@ -20,6 +20,7 @@ import numpy as np
 
 from preprocessing.readers.entries import DUPLICATE, NEAR_DUPLICATE, Entry
 from preprocessing.readers.minhash import MinHash
+from preprocessing.readers.ngrams import distinct
 
 ROWS = 2**24
 """Keys in memory at a time, about; each takes 70 bytes there and 16 in a file."""
@@ -109,7 +110,7 @@ def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> np.ndarray
     """(2, documents) uint64, sorted: the documents that do not stay, and whether they are exact.
 
     `load(part)` gives the pairs of one of `count` parts, again for each pass; of documents that
-    pairs connect, the lowest stays. Takes 60 bytes of memory for each document of a pair, and the
+    pairs connect, the lowest stays. Takes 70 bytes of memory for each document of a pair, and the
     pairs of one part.
     """
     documents = _union(load(part)[:2].ravel() for part in range(count))
@@ -120,7 +121,7 @@ def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> np.ndarray
         connected = True
         for part in range(count):
             pairs = load(part)
-            here, there = (np.searchsorted(documents, side) for side in pairs[:2])
+            here, there = (_places(documents, side) for side in pairs[:2])
             exact[here[pairs[2] == 1]] = True
             connected &= bool(np.all(first[here] == first[there]))
             lower = np.minimum(first[here], first[there])
@@ -132,15 +133,23 @@ def find_duplicates(count: int, load: Callable[[int], np.ndarray]) -> np.ndarray
     return np.array([documents[left_out], exact[left_out]], np.uint64)
 
 
+def _places(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where each value is in an array that has it; looked up in order, which memory likes."""
+    order = np.argsort(values)
+    places = np.empty(len(values), np.intp)
+    places[order] = np.searchsorted(ordered, values[order])
+    return places
+
+
 def _union(arrays: Iterable[np.ndarray]) -> np.ndarray:
     """The distinct values of all arrays, sorted; about three times its size in memory."""
     union, waiting, count = np.empty(0, np.uint64), [], 0
     for values in arrays:
-        waiting.append(np.unique(values))
+        waiting.append(distinct(values))
         count += len(waiting[-1])
         if count > max(len(union), ROWS):
-            union, waiting, count = np.unique(np.concatenate([union, *waiting])), [], 0
-    return np.unique(np.concatenate([union, *waiting]))
+            union, waiting, count = distinct(np.concatenate([union, *waiting])), [], 0
+    return distinct(np.concatenate([union, *waiting]))
 
 
 def reasons(found: np.ndarray, item: int) -> dict[int, str]:

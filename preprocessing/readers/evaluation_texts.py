@@ -17,7 +17,7 @@ from pipeline.common.command_line import count_from, shown
 from pipeline.shards import Dataset
 from preprocessing.readers.entries import Entry, Item
 from preprocessing.readers.inputs import describe_input
-from preprocessing.readers.ngrams import ngram_hashes, normalised_words, word_hashes
+from preprocessing.readers.ngrams import distinct, ngram_hashes, normalised_words, word_hashes
 from preprocessing.readers.records import read_records
 
 NGRAM = 13
@@ -86,7 +86,7 @@ class EvaluationTexts:
         return entry._replace(record=LEAKED) if any(map(self.has_part_of, texts)) else entry
 
     def _ngrams(self, text: str) -> np.ndarray:
-        return np.unique(ngram_hashes(word_hashes(normalised_words(text)), self.ngram))
+        return distinct(ngram_hashes(word_hashes(normalised_words(text)), self.ngram))
 
     @cached_property
     def _rows(self) -> np.ndarray:

@@ -46,3 +46,9 @@ def mixed(values: np.ndarray) -> np.ndarray:
     for shift, factor in _MIX:
         values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
     return values
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The distinct values, sorted; the hash table of `numpy.unique` is slow for documents."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
