@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 from pipeline.common.command_line import shown
 from pipeline.common.files import temporary_name
 from pipeline.common.progress import Progress
+from pipeline.common.stores import Location
 from preprocessing.readers.entries import InputError, Item
 from preprocessing.readers.inputs import begins_json_lines, describe_input
 from preprocessing.readers.streams import open_source
@@ -59,7 +60,7 @@ def split_gzip(
             if not may_write:
                 split.append(item)
                 continue
-            _make_index(item.path, index)
+            _make_index(item.path, item.size, index)
         with GzipBlock(item.path, index=index).open() as file:
             size = file.seek(0, io.SEEK_END)
         split += [
@@ -69,7 +70,7 @@ def split_gzip(
     return split
 
 
-def _is_gzip_of_lines(path: Path) -> bool:
+def _is_gzip_of_lines(path: Location) -> bool:
     with path.open("rb", 0) as raw:
         if raw.read(len(GZIP)) != GZIP:
             return False
@@ -77,10 +78,10 @@ def _is_gzip_of_lines(path: Path) -> bool:
         return begins_json_lines(path, open_source(raw).head)
 
 
-def _make_index(path: Path, index: Path) -> None:
+def _make_index(path: Location, size: int, index: Path) -> None:
     """Read a file once, which checks it, and write the index."""
     index.parent.mkdir(parents=True, exist_ok=True)
-    temporary, size = temporary_name(index), path.stat().st_size
+    temporary = temporary_name(index)
     bar = Progress(f"points in {shown(path.name)}", size, "B")
     try:
         with _open(path) as file:
@@ -99,7 +100,7 @@ def _make_index(path: Path, index: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _open(path: Path) -> Any:
+def _open(path: Location) -> Any:
     try:
         from rapidgzip import RapidgzipFile  # an extra
     except ImportError:
