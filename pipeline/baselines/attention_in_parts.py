@@ -3,11 +3,11 @@
 As flash attention does, but with gradients for learned biases, which torch's fused kernels give
 none on a CPU, and over any choice of keys. Each part is torch's scaled_dot_product_attention.
 
-Shapes: B rows, A heads, K channels per head; a part has Y by Z matrices of N queries and S keys.
+Shapes: B rows, A heads, K channels per head; a part has Y times A matrices of N queries and S keys.
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,30 +16,39 @@ from torch.nn import functional
 
 from pipeline.model.layers import at_least_fp32
 
-LARGEST_PART = 1 << 23
-"""Scores that exist at one time, of which the backward pass has a few copies: 32 MiB in float32."""
+
+class Part(NamedTuple):
+    """Several whole rows, or some queries (or blocks of them) of one row."""
+
+    rows: slice
+    first: int
+    last: int
+    """One beyond the last."""
 
 
 class Pattern(Protocol):
-    """Which queries attend to which keys, part by part; a part's type is the pattern's own."""
+    """Which queries attend to which keys, part by part."""
 
-    def parts(self, queries: Tensor) -> Iterator[tuple[int, Any]]:
-        """All (row, part) of queries (B, A, .., K)."""
+    def parts(self, queries: Tensor) -> Iterator[Part]:
+        """All parts of queries (B, A, .., K)."""
 
-    def queries(self, x: Tensor, part: Any) -> Tensor:
-        """A part of a row's queries (A, .., K), as a view (Y, Z, N, K)."""
+    def queries(self, x: Tensor, part: Part) -> Tensor:
+        """A part of what the queries (B, A, .., K) are like: (Y, A, N, K)."""
 
-    def keys(self, x: Tensor, part: Any) -> Tensor:
-        """The keys or values that a part attends to, of a row's (A, .., K): (Y, Z, S, K)."""
+    def put_queries(self, whole: Tensor, x: Tensor, part: Part) -> None:
+        """Write (Y, A, N, K) where `queries` reads it."""
 
-    def add_keys(self, total: Tensor, gradient: Tensor, part: Any) -> None:
-        """Add the gradient of `keys` (Y, Z, S, K) to a row's (A, .., K)."""
+    def keys(self, x: Tensor, part: Part) -> Tensor:
+        """The keys or values that a part attends to, of (B, A, .., K): (Y, A, S, K)."""
 
-    def bias(self, row: int, part: Any, *learned: Tensor | None) -> Tensor:
-        """What is added to the part's scores; broadcasts to (Y, Z, N, S)."""
+    def add_keys(self, whole: Tensor, x: Tensor, part: Part) -> None:
+        """Add (Y, A, S, K) where `keys` reads it."""
 
-    def add_bias(self, totals: list[Tensor | None], row: int, part: Any, gradient: Tensor) -> None:
-        """Add a part's gradient of the scores (Y, Z, N, S) to those of the learned tensors."""
+    def bias(self, part: Part, *learned: Tensor | None) -> Tensor:
+        """What is added to the part's scores; broadcasts to (Y, A, N, S)."""
+
+    def add_bias(self, totals: list[Tensor | None], gradient: Tensor, part: Part) -> None:
+        """Add a part's gradient of the scores (Y, A, N, S) to those of the learned tensors."""
 
 
 def attend_in_parts(
@@ -73,16 +82,16 @@ class _InParts(torch.autograd.Function):
         ctx.seed = int(torch.randint(1 << 62, ())) if dropout else 0
         fixed = [None if x is None else x.detach() for x in learned]
         context = torch.empty_like(queries)
-        for number, (row, part) in enumerate(pattern.parts(queries)):
-            q, k, v = _of_part(pattern, row, part, queries, keys, values)
-            bias = pattern.bias(row, part, *fixed)
+        for number, part in enumerate(pattern.parts(queries)):
+            q, bias = pattern.queries(queries, part), pattern.bias(part, *fixed)
+            k, v = (pattern.keys(x, part) for x in (keys, values))
             if dropout:
-                weights = _weights(q, k, bias)
-                found = _dropped(weights, dropout, ctx.seed + number).to(v.dtype) @ v
+                weights = _dropped(_weights(q, k, bias), dropout, ctx.seed + number)
+                found = weights.to(v.dtype) @ v
             else:
                 bias = bias.to(q.dtype)
                 found = functional.scaled_dot_product_attention(q, k, v, bias, scale=1.0)
-            pattern.queries(context[row], part).copy_(found)
+            pattern.put_queries(context, found, part)
         ctx.save_for_backward(queries, keys, values, context, *learned)
         return context
 
@@ -92,41 +101,30 @@ class _InParts(torch.autograd.Function):
         pattern: Pattern = ctx.pattern
         queries, keys, values, context, *learned = ctx.saved_tensors
         wide = at_least_fp32(queries.dtype)
-        mean = (gradient.to(wide) * context).sum(-1, keepdim=True)
+        mean = (gradient.to(wide) * context).sum(-1, keepdim=True)  # of the weights' gradients
         by_queries = torch.empty_like(queries)
         by_keys, by_values = (torch.zeros_like(x, dtype=wide) for x in (keys, values))
         by_learned = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(learned, ctx.needs_input_grad[5:], strict=True)
         ]
-        for number, (row, part) in enumerate(pattern.parts(queries)):
-            q, k, v = _of_part(pattern, row, part, queries, keys, values)
-            g, m = (pattern.queries(x[row], part) for x in (gradient, mean))
-            weights = _weights(q, k, pattern.bias(row, part, *learned))
-            by_weights = (g @ v.mT).to(wide)
+        for number, part in enumerate(pattern.parts(queries)):
+            q, g, m = (pattern.queries(x, part) for x in (queries, gradient, mean))
+            k, v = (pattern.keys(x, part) for x in (keys, values))
+            weights = used = _weights(q, k, pattern.bias(part, *learned))
+            by_scores = (g @ v.mT).to(wide)
             if ctx.dropout:
-                used = _dropped(weights, ctx.dropout, ctx.seed + number)
-                by_weights = _dropped(by_weights, ctx.dropout, ctx.seed + number)
-            else:
-                used = weights
-            pattern.add_keys(by_values[row], used.to(g.dtype).mT @ g, part)
-            by_scores = by_weights.sub_(m).mul_(weights)
-            pattern.add_bias(by_learned, row, part, by_scores)
+                used, by_scores = (
+                    _dropped(x, ctx.dropout, ctx.seed + number) for x in (weights, by_scores)
+                )
+            pattern.add_keys(by_values, used.to(g.dtype).mT @ g, part)
+            by_scores.sub_(m).mul_(weights)
+            pattern.add_bias(by_learned, by_scores, part)
             by_scores = by_scores.to(q.dtype)
-            pattern.queries(by_queries[row], part).copy_(by_scores @ k)
-            pattern.add_keys(by_keys[row], by_scores.mT @ q, part)
+            pattern.put_queries(by_queries, by_scores @ k, part)
+            pattern.add_keys(by_keys, by_scores.mT @ q, part)
         inputs = by_queries, by_keys.to(keys.dtype), by_values.to(values.dtype)
         return None, None, *inputs, *by_learned
-
-
-def _of_part(
-    pattern: Pattern, row: int, part: Any, queries: Tensor, keys: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        pattern.queries(queries[row], part),
-        pattern.keys(keys[row], part),
-        pattern.keys(values[row], part),
-    )
 
 
 def _weights(queries: Tensor, keys: Tensor, bias: Tensor) -> Tensor:

@@ -151,7 +151,6 @@ def _longt5(
         real[:, real.shape[1] - more :] = False
     context = attend_in_parts(
         ListedBlocks(
-            size,
             _neighbours((length + missing) // size, 1, real.shape[1] // size, real.device),
             real.unflatten(1, (-1, size)),
             3 * size,
@@ -181,6 +180,16 @@ class FastLEDSelfAttention(_InParts):
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         """Mask (B, L): 0 is real, negative is padding, positive is global."""
+        is_first = torch.arange(hidden_states.shape[1], device=hidden_states.device) == 0
+        if not (is_index_global_attn == is_first).all():  # other global tokens
+            return super().forward(  # type: ignore[misc]
+                hidden_states,
+                attention_mask,
+                is_index_masked,
+                is_index_global_attn,
+                is_global_attn,
+                output_attentions,
+            )
         window, heads = self.one_sided_attn_window_size, self.num_heads
         size = LED_BLOCK if window % LED_BLOCK == 0 else window
         reach, blocks = window // size, hidden_states.shape[1] // size
@@ -200,10 +209,7 @@ class FastLEDSelfAttention(_InParts):
         outside = (distance.abs() > window).to(queries.device)
         context = attend_in_parts(
             ListedBlocks(
-                size,
-                _neighbours(blocks, reach, blocks + 1, queries.device),
-                real,
-                outside.shape[1],
+                _neighbours(blocks, reach, blocks + 1, queries.device), real, outside.shape[1]
             ),
             queries,
             keys,
@@ -263,7 +269,7 @@ def _bigbird(inner: Any, queries: Tensor, keys: Tensor, values: Tensor, real: Te
     )
     listed = _bigbird_lists(inner, queries.shape[2]).to(queries.device)
     middle = attend_in_parts(
-        ListedBlocks(size, listed, real[:, 0, 0].unflatten(1, (-1, size)), 0),
+        ListedBlocks(listed, real[:, 0, 0].unflatten(1, (-1, size)), 0),
         queries[:, :, size:-size] / math.sqrt(inner.attention_head_size),
         keys.contiguous(),
         values.contiguous(),

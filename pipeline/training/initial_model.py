@@ -88,7 +88,7 @@ def starting_baseline(
         names.append("spiece.model")  # theirs has the ids that Tokenizer gives them
     files = [path / name for name in names if (path / name).is_file()]
     _check_tokenizer(checkpoint, files, train.tokenizer["sha256"])
-    return load_baseline(path, architecture.dropout).train()
+    return load_baseline(path, architecture.dropout, architecture.attention).train()
 
 
 def check_lengths(model: Baseline, dataset: Dataset, data: DataConfig) -> None:

@@ -65,6 +65,8 @@ def compare(folder: Path) -> dict:
     )
     model.recompute_activations(False)
 
+    found["attention"] = compare_attention(source, mask, labels)
+
     model.eval()
     one_layer = BaselineConfig(
         name="lsg", vocab_size=96, settings={**SMALL["lsg"], "encoder_layers": 1}
@@ -102,6 +104,31 @@ def compare(folder: Path) -> dict:
             Baseline(BaselineConfig(name="lsg", vocab_size=96, settings=settings))
         except ValueError as error:
             found["refused"].append(str(error))
+    return found
+
+
+def compare_attention(source: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> dict:
+    """The fast attention and the package's plain products: kernels, calls of SDPA, results."""
+    real, called = torch.nn.functional.scaled_dot_product_attention, []
+    torch.nn.functional.scaled_dot_product_attention = lambda *given, **options: (
+        called.append(None) or real(*given, **options)
+    )
+    found, results = {}, []
+    for choice in ("fast", "eager"):
+        torch.manual_seed(0)
+        config = BaselineConfig(
+            name="lsg", vocab_size=96, settings=SMALL["lsg"], eos_id=95, attention=choice
+        )
+        model = Baseline(config).train()
+        called.clear()
+        output = model(source, mask, labels)
+        found[choice] = {"kernels": model.attention_kernels(), "calls": len(called)}
+        output.loss.backward()
+        tokens = model.generate(source, mask, max_new_tokens=5, num_beams=2)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        results.append([output.loss.detach(), output.logits.detach(), *gradients, tokens])
+    torch.nn.functional.scaled_dot_product_attention = real
+    found["apart"] = max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))
     return found
 
 

@@ -63,6 +63,7 @@ def test_it_computes_the_same_as_its_package(tmp_path):
     found = json.loads(run(BY_HAND, "compare", tmp_path / "folder").splitlines()[-1])
     assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-6)
     assert found["gradients"][0] > 0 and found["gradients_apart"] < 1e-6
+    assert_fast_attention(found["attention"])
     # One layer, of which token 40 changed: the global token sees it, its block does, the first not.
     first, *moved = found["moved"]
     assert len(moved) == 61 and first and all(moved[32:56]) and not any(moved[:8])
@@ -74,6 +75,15 @@ def test_it_computes_the_same_as_its_package(tmp_path):
     assert found["millions"] == pytest.approx(139.42 + (2 * 15_360 + 512) * 768 / 1e6, abs=0.01)
     for said, line in zip(REFUSED, found["refused"], strict=True):
         assert said in line
+
+
+def assert_fast_attention(found: dict) -> None:
+    """Two layers; the encoder's blocks and its global token attend apart."""
+    sdpa, eager = found["fast"], found["eager"]
+    assert sdpa["kernels"] == {"encoder": "blocks, sdpa", "decoder": "sdpa", "cross": "sdpa"}
+    assert eager["kernels"] == {"encoder": "blocks, eager", "decoder": "eager", "cross": "eager"}
+    assert (sdpa["calls"], eager["calls"]) == (2 * 2 + 4, 0)
+    assert found["apart"] < 1e-5
 
 
 @legacy

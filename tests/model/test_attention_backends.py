@@ -104,6 +104,20 @@ def test_packed_backends_pass_the_test(packed):
 
 
 @pytest.mark.parametrize("positions", ["relative", "rotary"])
+def test_the_kernels_named_are_those_called(packed, exact, positions):
+    """Two layers."""
+    backend, calls = packed
+    model = random_model(positions=positions).double()
+    named = {"encoder": "state-space, FFT", "decoder": "sdpa", "cross": "sdpa"}
+    assert model.attention_kernels() == named
+    model.decoder.attention_backend = backend
+    model(IDS, MASK, LABELS)
+    named |= {"decoder": backend if positions == "rotary" else "sdpa", "cross": backend}
+    assert model.attention_kernels() == named
+    assert len(calls) == 2 * list(named.values()).count(backend)
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_a_packed_model_is_the_model_with_sdpa(packed, exact, positions, mask):
     """Loss and gradients."""
