@@ -49,10 +49,10 @@ of_set() {
     echo "${!own-${!1}}"
 }
 
-# of_system NAME: that of the job's baseline, on its set (ARXIV_LED_NAME), else on any (LED_NAME).
+# of_system NAME: that of the job's system on its set (ARXIV_LED_NAME), else on any (LED_NAME).
 of_system() {
-    [[ -n $SYSTEM ]] || return 0
-    local own=${SYSTEM^^}_$1
+    local system=${SYSTEM:-locost}
+    local own=${system^^}_$1
     own=${own//-/_}
     local here=${SET^^}_$own
     echo "${!here-${!own-}}"

@@ -23,11 +23,10 @@ source "$LOCOST_ROOT/slurm/common.sh"
 
 run=$(folder finetune "${WHAT%+*}")
 output=$(folder evaluation "$WHAT")
-alone=${SYSTEM:+--sequence_parallel_size 1}    # LOCOST's processes alone can share a document
 require "$run/FINISHED" "$run is not finished; sbatch slurm/finetune.sh ${WHAT%+*} resumes it"
 program=(pipeline/evaluate.py --checkpoint "$run/best" --output "$output"
     --data "$(data "$(of_set EVALUATE_SPLIT)")"
-    $(of_set EVALUATE_ARGUMENTS) $alone $(of_system EVALUATE_ARGUMENTS) \
+    $(of_set EVALUATE_ARGUMENTS) $(of_system EVALUATE_ARGUMENTS) \
     ${READ:+--source_length "$READ"} "$@")
 check "${program[@]}"
 layout

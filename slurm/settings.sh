@@ -79,7 +79,8 @@
 : "${T5_OWN_TOKENIZER:=0}" "${T5_LARGE_OWN_TOKENIZER:=0}"   # 0: it reads the shards made with TOKENIZER
 : "${LONGT5_TGLOBAL_OWN_TOKENIZER:=0}" "${LONGT5_LOCAL_OWN_TOKENIZER:=0}"
 : "${LSG_PYTHON:=$LOCOST_ROOT/.venv-legacy/bin/python}"     # of make legacy
-# Arguments of one baseline come behind those of the set; of one on one set: ARXIV_LED_...
+# Arguments of one system come behind those of the set: LED_FINETUNE_ARGUMENTS, of LED on one set alone
+# ARXIV_LED_FINETUNE_ARGUMENTS; LOCOST_... those that only LOCOST has, such as --sequence_parallel_size.
 : "${LONGT5_TGLOBAL_EXTRAPOLATE:=8192}"
 : "${BOOKSUM_BOOK_LONGT5_TGLOBAL_FINETUNE_ARGUMENTS:=--data.source_length 16384}"
 : "${BOOKSUM_BOOK_LONGT5_TGLOBAL_EVALUATE_ARGUMENTS:=--source_length 32768}"

@@ -157,7 +157,7 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> ChainSettings:
     values = dict(line.partition("=")[::2] for line in done.stdout.split("\0") if line)
     known = re.findall(r"\$\{(\w+):=", file.read_text(encoding="utf-8"))
     of_sets = [name.upper() for name in values.get("SETS", "").split()]
-    of_systems = [_prefixed(name) for name in values.get("BASELINES", "").split()]
+    of_systems = [_prefixed(name) for name in (LOCOST, *values.get("BASELINES", "").split())]
     known += [f"{name}_{own}" for name in of_sets for own in OF_SETS]
     known += [
         f"{first}{name}_{own}"

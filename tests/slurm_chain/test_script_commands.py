@@ -67,15 +67,15 @@ def test_a_sweep_has_its_own_folders_and_lengths(script):
     command = script("evaluate", "arxiv:longt5-tglobal+8192", RUNS="a+b")[1]
     assert "--checkpoint a+b/finetune-arxiv-longt5-tglobal/best" in command
     assert "--output a+b/evaluation-arxiv-longt5-tglobal+8192 --data shards/arxiv-test" in command
-    assert command.endswith("--sequence_parallel_size 1 --source_length 8192 --check_arguments")
-    books = script(
-        "evaluate", "booksum_book:longt5-tglobal",
-        BOOKSUM_BOOK_EVALUATE_ARGUMENTS="--source_length 0 --sequence_parallel_size 4",
-    )[1]  # fmt: skip
-    assert books.endswith(
-        "--source_length 0 --sequence_parallel_size 4 --sequence_parallel_size 1 "
-        "--source_length 32768 --check_arguments"
-    )
+    assert command.endswith("/arxiv-test --source_length 8192 --check_arguments")
+    shared = {
+        "BOOKSUM_BOOK_EVALUATE_ARGUMENTS": "--source_length 0",
+        "BOOKSUM_BOOK_LOCOST_EVALUATE_ARGUMENTS": "--sequence_parallel_size 4",
+    }
+    books = script("evaluate", "booksum_book", **shared)[1]
+    assert books.endswith(" --source_length 0 --sequence_parallel_size 4 --check_arguments")
+    books = script("evaluate", "booksum_book:longt5-tglobal", **shared)[1]
+    assert books.endswith(" --source_length 0 --source_length 32768 --check_arguments")
 
 
 def test_what_is_measured_names_the_evaluation_or_the_pretrained_model(script):
