@@ -41,6 +41,10 @@ def main(arguments: Sequence[str] | None = None, callbacks: Sequence["Callback"]
             from pipeline.training.deepspeed_config import deepspeed_settings
 
             deepspeed_settings(config, check.processes or 1)
+            if config.baseline and config.init_from:  # of no earlier job: it must be there
+                from pipeline.training.initial_model import baseline_folder
+
+                baseline_folder(config.init_from, config.baseline)
             if is_main:
                 print("ready: the arguments are valid")
             return 0

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.baselines.model import Baseline, load_baseline
 from pipeline.baselines.registry import Model, baseline_of, weights_file
-from pipeline.baselines.systems import BaselineConfig
+from pipeline.baselines.systems import BaselineConfig, Name
 from pipeline.config import DataConfig, RunConfig
 from pipeline.data.mixture import Mixture
 from pipeline.inference.decode import model_folder
@@ -75,20 +75,25 @@ def starting_baseline(
         return Baseline(
             replace(architecture, pad_id=pad_id, start_id=pad_id, eos_id=tokenizer.eos_id)
         )
-    path = model_folder(Path(checkpoint))
-    found = baseline_of(path)
-    if found != architecture.name:
-        raise ValueError(
-            f"model.init_from {checkpoint} holds {found or 'no baseline'}, model.baseline is "
-            f"{architecture.name}; "
-            + (f"pass --model.baseline {found}" if found else "omit --model.baseline")
-        )
+    path = baseline_folder(checkpoint, architecture.name)
     names = [Tokenizer.file_name, HuggingFaceTokenizer.file_name]
     if architecture.system.model_type in ("t5", "longt5"):
         names.append("spiece.model")  # theirs has the ids that Tokenizer gives them
     files = [path / name for name in names if (path / name).is_file()]
     _check_tokenizer(checkpoint, files, train.tokenizer["sha256"])
     return load_baseline(path, architecture.dropout, architecture.attention).train()
+
+
+def baseline_folder(checkpoint: str, name: Name) -> Path:
+    """The folder of a baseline's weights; ValueError where it is incomplete, or another's."""
+    path = model_folder(Path(checkpoint))
+    found = baseline_of(path)
+    if found != name:
+        raise ValueError(
+            f"model.init_from {checkpoint} holds {found or 'no baseline'}, model.baseline is "
+            f"{name}; " + (f"pass --model.baseline {found}" if found else "omit --model.baseline")
+        )
+    return path
 
 
 def check_lengths(model: Baseline, dataset: Dataset, data: DataConfig) -> None:

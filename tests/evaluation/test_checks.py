@@ -5,7 +5,7 @@ import sys
 import pytest
 from tiny_bert import make_bert
 
-from pipeline import benchmark, judge, metrics, plot_kernels
+from pipeline import benchmark, judge, metrics, plot_kernels, train
 from preprocessing import retokenise
 
 EVALUATION = ("--evaluation", "to/come")
@@ -79,3 +79,15 @@ def test_a_retokenisation_is_checked(dataset_folder, tokenizer_path, tmp_path, c
     with pytest.raises(ValueError, match="no tokenizer at none"):
         run("--data", "to/come", *output, "--tokenizer", "none", "--check_arguments")
     assert not (tmp_path / "again").exists()
+
+
+def test_the_folder_of_a_baselines_weights_is_checked(checkpoint, tmp_path, capsys):
+    words = ("--config", "finetune_pubmed.yaml", "--data.train", "to/come", "--output",
+             tmp_path / "run", "--data.validation", "to/come",
+             "--model.baseline", "led", "--check_arguments")  # fmt: skip
+    assert train.main(list(map(str, words))) == 0
+    error = refused(train.main, capsys, *words, "--model.init_from", checkpoint)
+    assert "holds no baseline, model.baseline is led" in error
+    (tmp_path / "config.json").write_text('{"model_type": "led"}')
+    error = refused(train.main, capsys, *words, "--model.init_from", tmp_path)
+    assert "lacks model.safetensors and tokenizer.model" in error
