@@ -9,7 +9,6 @@ if not __package__:
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from pipeline.reporting.paper.inputs import (
     PaperInputs,
     SetEvaluation,
     arxiv_sweeps,
-    book_sweeps,
     check_manifest,
     check_one_model,
     check_own_models,
@@ -230,7 +228,6 @@ def read_paper_inputs(options: argparse.Namespace) -> PaperInputs:
         kernels=read_kernels(options.kernels) if options.kernels else None,
         missing=options.missing,
     )
-    inputs = replace(inputs, contexts=book_sweeps(inputs))
     for system, read in arxiv_sweeps(inputs).items():
         check_one_model(read, system)
     for system, trained in inputs.contexts.items():

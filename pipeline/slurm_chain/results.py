@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.common.files import read_object
 from pipeline.slurm_chain.chain_settings import ChainSettings
 from pipeline.slurm_chain.stage_graph import ChainStage, completion_times
 
@@ -36,6 +37,7 @@ def report_arguments(settings: ChainSettings, stages: list[ChainStage]) -> Itera
             elif found["read"]:
                 option, name = "--extrapolation", found["read"]
             yield from _if_there(option, folder, "results.json", f"{name}{system}=")
+    yield from _own_context(runs / "evaluation-booksum_book")
     for name in sets:
         for folder in (settings.shards / f"{name}-{split}" for split in SPLITS):
             yield from _if_there("--data", folder, "manifest.json", f"{name}=")
@@ -49,6 +51,13 @@ def report_arguments(settings: ChainSettings, stages: list[ChainStage]) -> Itera
 
 
 SPLITS = ("train", "validation", "test")
+
+
+def _own_context(books: Path) -> Iterator[str]:
+    """BookSum-Book's own evaluation, as the one at its training length in the sweep of contexts."""
+    trained = read_object(books / "results.json").get("trained_source_length")
+    if trained and not books.with_name(f"{books.name}@{trained}").exists():
+        yield from ("--context", f"{trained}={books}")
 
 
 def _if_there(option: str, folder: Path, marker: str, name: str = "") -> Iterator[str]:

@@ -1,11 +1,10 @@
 """The commands that the page names for what its tables and figures lack."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 from pipeline.report import main
 from pipeline.reporting.measurements import Measurements
-from pipeline.reporting.paper.inputs import PaperInputs, SetEvaluation, book_sweeps
+from pipeline.reporting.paper.inputs import PaperInputs, SetEvaluation
 from pipeline.reporting.paper.published import paper
 from pipeline.reporting.paper.to_fill import missing, to_fill
 
@@ -81,16 +80,3 @@ def test_the_page_has_the_commands_below_its_tables_and_figures(tmp_path):
     (command,) = commands("table 7", PaperInputs())
     assert f"To fill what is missing: `{command}`" in seventh
     assert page.count("To fill what is missing: ") == 9 + 6
-
-
-def test_the_sets_own_model_of_books_stands_in_the_sweep_at_its_length():
-    run = SimpleNamespace(settings={"data.source_length": 32768})
-    own = WHOLE.evaluations["booksum_book"]["locost"]
-    sweep = {"locost": {1024: SetEvaluation({})}}
-    inputs = replace(WHOLE, finetune={"booksum_book": run}, contexts=sweep)
-    found = book_sweeps(inputs)
-    assert list(found["locost"]) == [1024, 32768] and found["locost"][32768] is own
-    assert list(sweep["locost"]) == [1024]
-    other = {"locost": {32768: SetEvaluation({})}}  # given as such: kept
-    assert book_sweeps(replace(inputs, contexts=other)) == other
-    assert book_sweeps(replace(inputs, contexts={})) == {}

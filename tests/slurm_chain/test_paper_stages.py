@@ -138,6 +138,9 @@ def test_the_report_gets_all_complete_results_and_the_names_of_the_missing(tmp_p
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
+    own = tmp_path / "runs" / "evaluation-booksum_book"
+    own.mkdir()
+    (own / "results.json").write_text('{"trained_source_length": 32768}')
     words = [
         word.replace(str(tmp_path), "")
         for word in report_arguments(settings, stage_graph(settings))
@@ -145,9 +148,11 @@ def test_the_report_gets_all_complete_results_and_the_names_of_the_missing(tmp_p
     assert words == [
         "--pretrain", "/runs/pretrain", "--finetune", "pubmed=/runs/finetune-pubmed",
         "--extrapolation", "8192:led=/runs/evaluation-arxiv-led+8192",
+        "--evaluation", "booksum_book=/runs/evaluation-booksum_book",
         "--context", "1024=/runs/evaluation-booksum_book@1024",
         "--evaluation", "pubmed=/runs/evaluation-pubmed",
         "--evaluation", "pubmed:longt5-tglobal=/runs/evaluation-pubmed-longt5-tglobal",
+        "--context", "32768=/runs/evaluation-booksum_book",
         "--data", "c4=/shards/c4-train", "--data", "pubmed=/shards/pubmed-test",
         "--kernels", "/runs/kernels", "--missing", "systems",
     ]  # fmt: skip

@@ -197,18 +197,6 @@ def arxiv_sweeps(inputs: PaperInputs) -> dict[str, dict[int, SetEvaluation]]:
     return found
 
 
-def book_sweeps(inputs: PaperInputs) -> dict[str, dict[int, SetEvaluation]]:
-    """By system and tokens trained on: the sweep, and LOCOST at the length of its own run."""
-    found = {system: dict(sweep) for system, sweep in inputs.contexts.items()}
-    run = inputs.finetune.get("booksum_book")
-    own = inputs.evaluations.get("booksum_book", {}).get(LOCOST)
-    if run and own and LOCOST in found:
-        length = run.settings.get("data.source_length")
-        if isinstance(length, int) and length:
-            found[LOCOST].setdefault(length, own)
-    return found
-
-
 def _metrics(folder: Path) -> Iterator[Results]:
     """Results of the other metrics on the model's summaries, ordered by name."""
     paths = [path for kind in METRICS for path in sorted(folder.glob(f"{kind}-model-*.json"))]
