@@ -22,8 +22,9 @@ WHOLE = PaperInputs(
     measurements=Measurements(
         "a GPU",
         [
-            {"subject": system}
+            {"subject": system, "length": length}
             for system in (*paper().throughput, *paper().scrolls, *paper().complexity)
+            for length in (1024, 4096, 16384)
         ],
     ),
     manifests={name: [{}] for name in ("c4", *paper().sets)},
@@ -67,10 +68,16 @@ def test_what_is_partly_empty_names_what_it_lacks_alone():
     assert commands("table 2", replace(WHOLE, evaluations=unscored)) == [
         'SETS="arxiv" BERT_SCORE_ARGUMENTS="--model FOLDER --layer N" bash slurm/chain.sh'
     ]
-    measured = Measurements("a GPU", [{"subject": name} for name in ("locost", "led", "t5")])
-    assert commands("table 4", replace(WHOLE, measurements=measured)) == [
-        "sbatch slurm/measure.sh systems --systems longt5-tglobal bart bigbird lsg"
-    ]
+    rows = [row for row in WHOLE.measurements.rows
+            if row["subject"] in ("locost", "led", "t5") or row["length"] < 16384]  # fmt: skip
+    inputs = replace(WHOLE, measurements=Measurements("a GPU", rows))
+    measure = "sbatch slurm/measure.sh systems --systems"
+    assert commands("table 4", inputs) == [f"{measure} longt5-tglobal"]
+    assert commands("figure 1", inputs) == [f"{measure} longt5-tglobal bart"]
+    assert commands("table 1", inputs) == [f"{measure} longt5-tglobal bigbird lsg"]
+    assert commands("table 2", inputs) == []
+    both = commands("table 3", replace(inputs, evaluations=without_led))
+    assert both == [*wanted, f"{measure} longt5-tglobal bart"]
 
 
 def test_the_page_has_the_commands_below_its_tables_and_figures(tmp_path):

@@ -1,6 +1,6 @@
 """What the page's tables and figures lack, and the commands that would fill them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pipeline.reporting.paper.feeds import Result, command, feeds
 from pipeline.reporting.paper.inputs import PaperInputs
@@ -8,21 +8,40 @@ from pipeline.reporting.paper.published import LOCOST, paper
 
 
 def to_fill(part: str, inputs: PaperInputs) -> Iterator[str]:
-    """The command for what a table or figure, such as "table 2", lacks; nothing if it is whole."""
+    """The commands for what a table or figure, such as "table 2", lacks; nothing if it is whole."""
     lacking = [
-        (result, system)
-        for result, system in missing(inputs)
-        if part in feeds(result) and (part != "table 6" or system in paper().extrapolation)
+        (result, system) for result, system in missing(inputs) if takes(part, result, system)
     ]
-    if not lacking:
-        return
-    sets = [name for (_, name), _ in lacking if name in paper().sets]
-    systems = [system for _, system in lacking if system not in ("", LOCOST)]
-    made = [kind for (kind, _), _ in lacking if kind != "systems" or not inputs.measurements]
-    commands = [command(made, sets, systems)] if made else []
-    if inputs.measurements and (more := _not_measured(inputs)):
-        commands.append(f"sbatch slurm/measure.sh systems --systems {' '.join(more)}")
-    yield f"To fill what is missing: {', '.join(f'`{one}`' for one in commands)} (docs/slurm.md)."
+    again = [system for (kind, _), system in lacking if kind == "systems" and inputs.measurements]
+    if again:
+        lacking = [(result, system) for result, system in lacking if result[0] != "systems"]
+    commands = []
+    if lacking:
+        sets = [name for (_, name), _ in lacking if name in paper().sets]
+        baselines = [
+            system
+            for (kind, _), system in lacking
+            if kind != "systems" and system not in ("", LOCOST)
+        ]
+        commands.append(command([kind for (kind, _), _ in lacking], sets, baselines))
+    if again:
+        commands.append(f"sbatch slurm/measure.sh systems --systems {' '.join(again)}")
+    if commands:
+        shown = ", ".join(f"`{one}`" for one in commands)
+        yield f"To fill what is missing: {shown} (docs/slurm.md)."
+
+
+def takes(part: str, result: Result, system: str) -> bool:
+    """Whether a part has a place for this result of this system."""
+    of_part: dict[str, Collection[str]] = {
+        "table 1": paper().complexity,
+        "table 4": paper().throughput,
+        "figure 4": paper().throughput,
+        "table 3": paper().scrolls,
+        "figure 1": paper().scrolls,
+        "table 6": paper().extrapolation,
+    }
+    return part in feeds(result) and (not system or system in of_part.get(part, (system,)))
 
 
 def missing(inputs: PaperInputs) -> Iterator[tuple[Result, str]]:
@@ -41,7 +60,7 @@ def missing(inputs: PaperInputs) -> Iterator[tuple[Result, str]]:
         if name not in inputs.manifests:
             yield ("data", name), ""
     for system in paper().extrapolation:
-        if not any(tokens > 4096 for tokens in inputs.extrapolation.get(system, {})):
+        if not inputs.extrapolation.get(system):
             yield ("extrapolation", "arxiv"), system
     if len(inputs.contexts.get(LOCOST, {})) < 2:
         yield ("context", "booksum_book"), LOCOST
@@ -54,12 +73,13 @@ def missing(inputs: PaperInputs) -> Iterator[tuple[Result, str]]:
             yield (kind, ""), ""
     if "c4" not in inputs.manifests:
         yield ("data", "c4"), ""
-    if _not_measured(inputs):
-        yield ("systems", ""), ""
+    for system in dict.fromkeys((*paper().throughput, *paper().scrolls, *paper().complexity)):
+        if system != "transformer" and not _is_measured(inputs, system):
+            yield ("systems", ""), system
 
 
-def _not_measured(inputs: PaperInputs) -> list[str]:
-    """Systems of the paper's tables of time and memory that were not measured."""
-    wanted = dict.fromkeys((*paper().throughput, *paper().scrolls, *paper().complexity))
-    measured = inputs.measurements.systems if inputs.measurements else []
-    return [system for system in wanted if system not in (*measured, "transformer")]
+def _is_measured(inputs: PaperInputs, system: str) -> bool:
+    """Whether its time and memory are known at the lengths that the tables and exponents need."""
+    rows = inputs.measurements.rows if inputs.measurements else []
+    lengths = {row["length"] for row in rows if row["subject"] == system}
+    return lengths >= {4096, 16384} and len(lengths) > 2
