@@ -111,8 +111,17 @@ def test_wrong_arguments_are_one_line(arguments, said, capsys):
 @pytest.mark.slow
 def test_out_of_memory_is_marked_and_not_tried_again(tmp_path):
     """In two new processes; the other rows follow from their results. T5's scores fit in parts."""
-    arguments = ["systems", "--systems", "t5:eager", "--lengths", "40", "6000", "9000", "--tokens", "6"]
-    arguments += ["--mode", "inference", "--settings", json.dumps(SIZES), "--memory_limit", "0.3"]
+    arguments = ["systems", "--systems", "t5:eager", "--lengths", "40", "6000", "9000"]
+    arguments += [
+        "--tokens",
+        "6",
+        "--mode",
+        "inference",
+        "--settings",
+        json.dumps(SIZES),
+        "--memory_limit",
+        "0.3",
+    ]
     assert benchmark.main([*arguments, "--rounds", "1", "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "systems.json").read_text())["rows"]
     assert [(row["length"], row["memory"]) for row in rows] == [

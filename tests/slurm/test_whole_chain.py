@@ -30,7 +30,7 @@ def test_the_whole_paper_with_every_table_and_figure(cluster: Cluster, site: Sit
 
 
 def check_page(folder: Path) -> None:
-    """Assert that each of the nine tables and seven figures has ours: none is folded or left out."""
+    """Each of the nine tables and seven figures has ours: none is folded or left out."""
     page = (folder / "report.md").read_text()
     assert "**Missing" not in page
     tables, figures = page.split("## The paper's tables")[1].split("## The paper's figures")
