@@ -1,5 +1,6 @@
 """The whole chain in Slurm, at a small size: `bash slurm/chain.sh`, from text to one report."""
 
+import json
 import re
 from pathlib import Path
 
@@ -25,12 +26,16 @@ def test_the_whole_paper_with_every_table_and_figure(cluster: Cluster, site: Sit
         settings = small_chain(site, "paper", **paper_settings(site, LEGACY.exists(), judge.url))
         run_chain(cluster, settings, timeout=3600)
     check_page(Path(settings["RUNS"]) / "report")
+    measured = json.loads((Path(settings["RUNS"]) / "systems" / "systems.json").read_text())
+    fits = {row["mode"] for row in measured["rows"] if row["subject"] == "locost"
+            and row["length"] == 16384 and "peak_gib" in row}  # fmt: skip
+    assert fits == {"inference", "training"}  # which figure 1 draws beside the paper's systems
     if not LEGACY.exists():
         pytest.skip(f"all but BLANC and LSG, as there is no {LEGACY.parts[-3]}: `make legacy`")
 
 
 def check_page(folder: Path) -> None:
-    """Each of the nine tables and seven figures has ours: none is folded or left out."""
+    """Assert that each of the nine tables and seven figures has ours, none folded or left out."""
     page = (folder / "report.md").read_text()
     assert "**Missing" not in page
     tables, figures = page.split("## The paper's tables")[1].split("## The paper's figures")
