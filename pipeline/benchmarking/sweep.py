@@ -17,7 +17,7 @@ from pipeline.benchmarking.cases import Case, Row, label, measure, needed_bytes
 from pipeline.common.files import replace_json
 from pipeline.common.power_law import fit_exponent
 from pipeline.common.units import GIB
-from pipeline.distributed.device import device_name, is_out_of_memory, limit_memory
+from pipeline.distributed.device import hardware_name, is_out_of_memory, limit_memory
 from pipeline.model.memory import available_memory
 
 PROGRAM = Path(__file__).resolve().parents[1] / "benchmark.py"
@@ -66,8 +66,11 @@ def measure_all(
     cases = list(cases)  # an invalid one raises before anything is written
     rows: list[Row] = []
     results: dict[str, Any] = {
-        "command": command, "device": device_name(device), "torch": torch.__version__, "rows": rows,
-    }  # fmt: skip
+        "command": command,
+        "device": hardware_name(device),
+        "torch": torch.__version__,
+        "rows": rows,
+    }
     written.parent.mkdir(parents=True, exist_ok=True)
     print(header(), flush=True)
     for case in cases:

@@ -30,7 +30,7 @@ from pipeline.benchmarking.system_text import page_lines, refreshed, summary
 from pipeline.common.files import replace_text
 from pipeline.common.paths import ROOT
 from pipeline.common.units import GIB
-from pipeline.distributed.device import device_name
+from pipeline.distributed.device import hardware_name
 from pipeline.model.encoder import TOKEN_BLOCK
 
 LEGACY = ROOT / ".venv-legacy" / "bin" / "python"
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | N
         write_page(options.page, written)
         return
     python = {name: interpreter(name, options.legacy_python) for name in options.systems}
-    record = SystemRecord(written, device_name(device), settings(options, memory_bytes))
+    record = SystemRecord(written, hardware_name(device), settings(options, memory_bytes))
     wanted = [
         (case, number)
         for case, number in runs(options)
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | N
     from pipeline.reporting.measurements import Measurements
     from pipeline.reporting.paper.figures import plot_memory
 
-    plot_memory(Measurements(device_name(device), record.rows), options.output / "systems.png")
+    plot_memory(Measurements(hardware_name(device), record.rows), options.output / "systems.png")
     print(f"{written}, {options.output / 'systems.png'}")
 
 

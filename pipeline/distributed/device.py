@@ -136,7 +136,13 @@ def synchronise(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the GPU, or of the CPU with the number of threads."""
+    """The name of the GPU, or of the CPU with this process's number of threads."""
+    threads = "" if device.type == "cuda" else f", {torch.get_num_threads()} threads"
+    return hardware_name(device) + threads
+
+
+def hardware_name(device: torch.device) -> str:
+    """The name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     models = [
@@ -144,7 +150,7 @@ def device_name(device: torch.device) -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    return f"{models[0] if models else 'CPU'}, {torch.get_num_threads()} threads"
+    return models[0] if models else "CPU"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import matplotlib.image
 import pytest
+import torch
 
 from pipeline import benchmark
 from pipeline.benchmarking import systems
@@ -105,6 +106,18 @@ def test_more_rounds_lengths_and_systems_continue_a_record(call):
     made, record = call("--mode", "inference", "--rounds", "2")
     assert len(made) == 2 * 3  # inference saves nothing in memory: measured once
     assert {len(row["runs"]) for row in record["rows"]} == {2}
+
+
+def test_the_threads_of_the_command_itself_change_nothing(call):
+    """Those of OMP_NUM_THREADS, which no run has."""
+    call("--mode", "inference", "--rounds", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        made, _ = call("--mode", "inference", "--rounds", "1")
+    finally:
+        torch.set_num_threads(threads)
+    assert made == []
 
 
 @pytest.mark.parametrize(
