@@ -120,7 +120,8 @@ class ListedBlocks:
         if by_position is not None:
             near = bias.expand(len(seen), -1, -1, -1)
             bias = torch.cat([near, self.queries(by_position, part)], dim=-1)
-        bias = functional.pad(bias, (0, seen.shape[-1] - bias.shape[-1]))
+        if missing := seen.shape[-1] - bias.shape[-1]:
+            bias = functional.pad(bias, (0, missing))
         return bias.masked_fill(~seen, MASKED)
 
     def add_bias(self, totals: list[Tensor | None], gradient: Tensor, part: Part) -> None:

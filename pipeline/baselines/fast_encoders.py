@@ -97,7 +97,8 @@ class FastLocalAttention(_InParts):
         if position_bias is None:
             position_bias = _band(self), None
         real = mask[:, 0].diagonal(self.block_len, 2, 3).flatten(1)
-        return _longt5(self, hidden_states, None, real, position_bias), position_bias
+        none = hidden_states[:, :0]
+        return _longt5(self, hidden_states, none, real, position_bias), position_bias
 
 
 class FastTransientGlobalAttention(_InParts):
@@ -129,35 +130,34 @@ def _band(module: Any) -> Tensor:
 
 
 def _longt5(
-    module: Any, states: Tensor, summaries: Tensor | None, real: Tensor, bias: tuple[Any, Any]
+    module: Any, states: Tensor, summaries: Tensor, real: Tensor, bias: tuple[Tensor, Tensor | None]
 ) -> Tensor:
-    """LongT5's encoder attention of states (B, L, H), and to summaries (B, G, H) if any."""
-    size, length = module.block_len, states.shape[1]
-    real, missing = real[:, :length], -length % size
+    """LongT5's encoder attention of states (B, L, H) to themselves and to summaries (B, G, H).
+
+    Both are padded to whole blocks: there are no biases, so the projections of zeros are zeros.
+    """
+    size, length, count = module.block_len, states.shape[1], summaries.shape[1]
+    blocks, others = -(-length // size), -(-count // size)
+    padding = blocks * size - length, others * size - count
+    padded = [_longer(x, more) for x, more in zip((states, summaries), padding, strict=True)]
+    real = functional.pad(real[:, :length], (0, padding[0]))
+    real = functional.pad(functional.pad(real, (0, count), value=True), (0, padding[1]))
+    seen = torch.cat(padded, dim=1) if others else padded[0]
+    queries, keys, values = (
+        _heads(layer(seen), module.n_heads) for layer in (module.q, module.k, module.v)
+    )
     shared, by_position = bias
-    parts = [[_heads(layer(states), module.n_heads)] for layer in (module.q, module.k, module.v)]
-    if missing:
-        parts = [[functional.pad(part, (0, 0, 0, missing))] for (part,) in parts]
-        real = functional.pad(real, (0, missing))
-        if by_position is not None:
-            by_position = functional.pad(by_position, (0, 0, 0, missing))
-    ((queries,), keys, values) = parts
-    if summaries is not None:
-        more = -summaries.shape[1] % size
-        summaries = functional.pad(summaries, (0, 0, 0, more))
-        keys.append(_heads(module.k(summaries), module.n_heads))
-        values.append(_heads(module.v(summaries), module.n_heads))
-        real = torch.cat([real, real.new_ones(summaries.shape[:2])], dim=1)
-        real[:, real.shape[1] - more :] = False
+    if by_position is not None:
+        by_position = _longer(by_position, padding[0])
     context = attend_in_parts(
         ListedBlocks(
-            _neighbours((length + missing) // size, 1, real.shape[1] // size, real.device),
+            _neighbours(blocks, 1, blocks + others, real.device),
             real.unflatten(1, (-1, size)),
             3 * size,
         ),
-        queries,
-        torch.cat(keys, 2).contiguous(),
-        torch.cat(values, 2).contiguous(),
+        queries[:, :, : blocks * size],
+        keys.contiguous(),
+        values.contiguous(),
         shared,
         by_position,
         dropout=module.drop,
@@ -322,6 +322,11 @@ def _neighbours(blocks: int, reach: int, of_keys: int, device: torch.device) -> 
     near.clamp_(min=-1)
     others = torch.arange(blocks, of_keys).expand(blocks, -1)
     return torch.cat([near, others], dim=1)[None].to(device)
+
+
+def _longer(x: Tensor, more: int) -> Tensor:
+    """(.., L, H) with more positions, of zeros; itself if there are none (torch would copy it)."""
+    return functional.pad(x, (0, 0, 0, more)) if more else x
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
