@@ -20,8 +20,8 @@ LED_BLOCK = 128
 """Positions of a block in LED's windows: smaller ones see fewer keys beyond the window."""
 
 
-class _InParts:
-    """A mixin's description of its kernel."""
+class _Worded:
+    """What all mixins say of their kernel."""
 
     training: bool
     dropout: Any
@@ -38,7 +38,7 @@ class _InParts:
         return self.dropout if self.training else 0.0
 
 
-class FastT5Attention(_InParts):
+class FastT5Attention(_Worded):
     """T5's: the encoder's scores exist in parts, and its bias by distance only."""
 
     pattern = "all keys"
@@ -83,7 +83,7 @@ class FastT5Attention(_InParts):
         return self.o(_joined(context)), position_bias, None
 
 
-class FastLocalAttention(_InParts):
+class FastLocalAttention(_Worded):
     """LongT5's local attention: three blocks of keys, of which a band is visible."""
 
     def forward(
@@ -101,7 +101,7 @@ class FastLocalAttention(_InParts):
         return _longt5(self, hidden_states, none, real, position_bias), position_bias
 
 
-class FastTransientGlobalAttention(_InParts):
+class FastTransientGlobalAttention(_Worded):
     """LongT5's transient-global attention: as the local one, and a summary of every 16 tokens."""
 
     def forward(
@@ -165,7 +165,7 @@ def _longt5(
     return module.o(_joined(context)[:, :length])
 
 
-class FastLEDSelfAttention(_InParts):
+class FastLEDSelfAttention(_Worded):
     """LED's windows, with global attention on the first token alone."""
 
     pattern = "windows"
@@ -228,7 +228,7 @@ class FastLEDSelfAttention(_InParts):
         return (_joined(torch.cat([own, context[:, :, 1:]], 2)),)
 
 
-class FastBigBirdAttention(_InParts):
+class FastBigBirdAttention(_Worded):
     """BigBird-Pegasus's encoder: blocks if the source is long enough, else all keys."""
 
     attention_type: str
