@@ -15,7 +15,6 @@ from pipeline.benchmarking.system_ratios import (
     ratios,
     targets,
 )
-from pipeline.reporting.tables import markdown_table
 
 BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
 HEADINGS: dict[Verdict, str] = {
@@ -235,6 +234,8 @@ def _at_length(ratio: Ratio) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> Iterator[str]:
+    from pipeline.reporting.tables import markdown_table  # needs more than a GPU node may have
+
     if rows:
         yield markdown_table(header, rows, align).rstrip("\n")
     else:
