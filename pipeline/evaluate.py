@@ -17,6 +17,7 @@ from pipeline.common.command_line import (
     RESUME_LATER,
     Parser,
     Stopped,
+    add_checks,
     count_from,
     exit_on_user_error,
     program,
@@ -120,14 +121,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[EvaluationOptions, str]:
         help="also summarise documents without a reference, and write scrolls_submission.json (id "
         "to summary) for a hidden test set; model only, unless --systems is given",
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="check checkpoint, data and output, then exit"
-    )
-    parser.add_argument(
-        "--check_arguments",
-        action="store_true",
-        help="check the options, for which no file need exist, then exit",
-    )
+    add_checks(parser)
     add_sharing_option(parser)
     add_strategy_options(parser)
     values = vars(parser.parse_args(arguments))

@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_checks(parser: argparse.ArgumentParser) -> None:
-    """The options --dry_run and --check_arguments, of which `checked` makes use."""
+    """Add --dry_run and --check_arguments, the latter for a job whose inputs do not exist yet."""
     parser.add_argument("--dry_run", action="store_true", help="check all inputs, then exit")
     parser.add_argument(
         "--check_arguments", action="store_true",

@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, set_parsing_settings
 
 from pipeline.baselines.systems import Name
-from pipeline.common.command_line import program
+from pipeline.common.command_line import add_checks, program
 from pipeline.common.paths import recipe
 from pipeline.common.recipe_file import check_recipe, in_plain_words
 from pipeline.config.fields import DataConfig, RunConfig, TrainConfig
@@ -55,14 +55,7 @@ def build_parser() -> ArgumentParser:
         help="run folder: checkpoints/, tensorboard/, metrics.jsonl, config.yaml; an existing run "
         "is resumed from its last checkpoint",
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="check configuration and data, then exit"
-    )
-    parser.add_argument(
-        "--check_arguments",
-        action="store_true",
-        help="check the configuration, for which no data need exist, then exit",
-    )
+    add_checks(parser)
     parser.add_argument(
         "--processes",
         type=int | None,
