@@ -2,7 +2,7 @@
 
 gzip has no such points of its own: without an index each block would decompress all before it,
 which from about 60 blocks on takes longer than all else, and several processes could not share a
-file. rapidgzip keeps the decompressor's window at every CHUNK of the file: 2 % of it.
+file. rapidgzip keeps the decompressor's window at every CHUNK of the file.
 """
 
 import hashlib
@@ -18,12 +18,11 @@ from pipeline.common.progress import Progress
 from pipeline.common.stores import Location
 from preprocessing.readers.entries import InputError, Item
 from preprocessing.readers.inputs import begins_json_lines, describe_input
-from preprocessing.readers.streams import open_source
+from preprocessing.readers.streams import GZIP, open_source
 
 CHUNK = 2**22
 """Bytes of a .gz between two points."""
 READ_BYTES = 2**20
-GZIP = b"\x1f\x8b\x08"
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,9 @@ def _gunzipped(raw: IO[bytes]) -> Any:
     return gzip.GzipFile(fileobj=raw, mode="rb")  # raw.mode may be a number
 
 
+GZIP = b"\x1f\x8b\x08"
 CODECS: dict[bytes, Callable[[IO[bytes]], Any]] = {
-    b"\x1f\x8b\x08": _gunzipped,
+    GZIP: _gunzipped,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": ZstandardFile,

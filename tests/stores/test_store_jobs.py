@@ -1,5 +1,6 @@
 """Preprocessing from and to a store: the same bytes as on a local disk, resumed after any fault."""
 
+import gzip
 import json
 import os
 import shutil
@@ -49,6 +50,21 @@ def stored(url: str) -> dict[str, bytes]:
     """The files of a folder in the bucket, by name."""
     folder = store_path(url)
     return {name: (folder / name).read_bytes() for name in sizes(folder)}
+
+
+def test_a_large_gz_in_a_store_makes_the_shards_of_the_plain_file(
+    server, exit_of, corpus, tokenizer_path, tmp_path
+):
+    pytest.importorskip("rapidgzip", reason="needs requirements-extras.txt")
+    plain = tmp_path / "c4-0.json"
+    plain.write_bytes(gzip.decompress((corpus / "c4-0.json.gz").read_bytes()))
+    made = []
+    for name, source in (("plain", plain), ("packed", "s3://corpus/c4/c4-0.json.gz")):
+        output = tmp_path / name / "c4"
+        command = ["--input", source, "--tokenizer", tokenizer_path, "--block_size", 2000]
+        assert exit_of(*command, "--split_gzip", "--output", output)[0] == 0
+        made.append({path.name: path.read_bytes() for path in output.glob("*.tar")})
+    assert made[0] == made[1] and len(made[0]) > 2
 
 
 def test_store_to_disk(server, exit_of, options, local, tmp_path):
