@@ -69,11 +69,13 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
 def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     """The stages of a job; rank 0 decides which."""
     sizes = [item.size for item in job.items]
-    if (texts := job.evaluation_texts) and world.broadcast(world.rank or bool(job.missing())):
-        folder, make = texts.index.parent, lambda *_: texts.build()
-        yield array_stage("evaluation texts", folder, [0], make, lambda: job.is_complete)
-    if world.broadcast(world.rank == 0 and job.compares_inputs and bool(job.missing())):
-        yield from duplicate_stages(job, world)
+    texts = job.evaluation_texts
+    if (texts or job.compares_inputs) and world.broadcast(world.rank == 0 and bool(job.missing())):
+        if texts:
+            folder, make = texts.index.parent, lambda *_: texts.build()
+            yield array_stage("evaluation texts", folder, [0], make, lambda: job.is_complete)
+        if job.compares_inputs:
+            yield from duplicate_stages(job, world)
     yield JobStage(
         "samples",
         job.folder(),
