@@ -133,7 +133,7 @@ def caption(record: Mapping[str, Any]) -> str:
         "systems in turn; a cell is the median of its runs (least to most); ×: no result within "
         f"{limit} and {its['limit_s']:g} s. Peaks are above the built model, gradients included. "
         "They are resident memory, with what the C library keeps of freed blocks under, for all "
-        f"systems, {allocator or 'its default settings'}.{quiet}"
+        f"systems, {allocator}.{quiet}"
     )
 
 
