@@ -32,6 +32,24 @@ def signals_as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Of two folders read as {name: content}, the names that differ instead of all bytes."""
+    if op != "==" or not (holds_files(left) and holds_files(right)):
+        return None
+    only = [f"only {side}: {sorted(one.keys() - other.keys())}"
+            for side, one, other in (("left", left, right), ("right", right, left))]  # fmt: skip
+    changed = sorted(name for name in left.keys() & right.keys() if left[name] != right[name])
+    sizes = ", ".join(
+        f"{name} ({len(left[name])} and {len(right[name])} bytes)" for name in changed
+    )
+    return ["the same files", *only, f"other content: {sizes or 'none'}"]
+
+
+def holds_files(value: object) -> bool:
+    """Whether it is {name: content}."""
+    return isinstance(value, dict) and {*map(type, value.values())} == {bytes}
+
+
 WORDS = (
     "the river runs past an old stone mill where three children watch grey herons fish until "
     "evening light turns every window gold and someone calls them home for soup bread cheese"

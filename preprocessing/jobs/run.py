@@ -8,6 +8,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pipeline import shards
 from pipeline.common.command_line import shown
@@ -18,7 +19,7 @@ from preprocessing.jobs.duplicate_stages import (
     duplicate_stages,
     without_duplicates,
 )
-from preprocessing.jobs.job import EVALUATION_TEXTS, ITEMS, Job, check_complete, open_output
+from preprocessing.jobs.job import EVALUATION_TEXTS, Job, check_complete, open_output
 from preprocessing.jobs.job_progress import JobProgress
 from preprocessing.jobs.leases import Leases
 from preprocessing.jobs.manifest import build_manifest, summary
@@ -56,6 +57,8 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
         ):
             run_as_coordinator(world, leases, stage.make, progress.show)
     if world.rank == 0:
+        # Of processes killed while or after they wrote the manifest: nothing needs it any more.
+        _remove(job.folder("manifest"), ".*.tmp", "*.claim-*")
         manifest = shards.Dataset(job.output).manifest
         if report:
             from preprocessing.dataset.plots import save_report  # matplotlib takes a second
@@ -140,8 +143,14 @@ def _finish(job: Job) -> None:
 
 def _remove_leftovers(job: Job) -> None:
     """Remove the files of killed processes and the working files of finished stages."""
-    for pattern in (".*.tmp", f"{ITEMS}/.*.tmp", f"{ITEMS}/*.claim-*"):
-        for leftover in job.output.glob(pattern):
-            leftover.unlink(missing_ok=True)
+    _remove(job.output, ".*.tmp")
+    _remove(job.folder(), ".*.tmp", "*.claim-*")
     for name in (*DUPLICATE_FOLDERS, EVALUATION_TEXTS.parent.name):
         shutil.rmtree(job.folder(name), ignore_errors=True)
+
+
+def _remove(folder: Path, *patterns: str) -> None:
+    """Remove the files of a folder whose names match; another job may do the same."""
+    for pattern in patterns:
+        for leftover in folder.glob(pattern):
+            leftover.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Jobs as a cluster runs them: many ranks, several at once, one failing; always the same bytes."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from made_up_text import c4_lines, tree, write_lines
 
 from pipeline.shards import Dataset
 from preprocessing import pretrain
+from preprocessing.jobs.leases import this_process
 
 LOGGED = """
 import os, time
@@ -174,6 +176,21 @@ def test_finish_checks_and_writes_the_manifest(
     assert not (output / "manifest.json").exists()
     shutil.copy(undisturbed / ".items/00001.json", output / ".items")
     command(pretrain.main, *same, "--finish")
+    assert tree(output) == tree(undisturbed)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_nothing_stays_of_a_job_killed_at_its_manifest(
+    command, undisturbed, corpus, tokenizer_path, tmp_path, complete
+):
+    output = shutil.copytree(undisturbed, tmp_path / "c4")
+    (output / ".items/manifest/00000.claim-0").write_text(
+        json.dumps({**this_process(), "started": "1"})
+    )
+    (output / ".items/manifest/.00000.claim-1.7.tmp").touch()
+    if not complete:
+        (output / "manifest.json").unlink()
+    command(pretrain.main, *arguments(corpus, tokenizer_path, output))
     assert tree(output) == tree(undisturbed)
 
 
