@@ -83,9 +83,10 @@ def _compared(our: Row, other: Row) -> Iterator[Ratio]:
 
 
 def _pairs(our: Row, other: Row) -> list[tuple[Row, Row]]:
-    """The runs of the rounds that both made."""
-    theirs = {run["round"]: run for run in other["runs"]}
-    return [(run, theirs[run["round"]]) for run in our["runs"] if run["round"] in theirs]
+    """The runs of the rounds that both made, on one machine."""
+    theirs = {(run["round"], run["machine"]): run for run in other["runs"]}
+    both = [(run, theirs.get((run["round"], run["machine"]))) for run in our["runs"]]
+    return [(run, their) for run, their in both if their]
 
 
 @dataclass(frozen=True)

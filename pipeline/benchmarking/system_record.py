@@ -1,7 +1,8 @@
 """The record of a comparison of systems, systems.json: every run of every cell, as it is made.
 
 A cell is a case: one system at one length, mode and memory setting. Its row holds its runs, and for
-each figure their median, least and most.
+each figure their median, least and most. Runs may be of several machines: each names its own, and
+only runs of one machine are compared.
 """
 
 import hashlib
@@ -26,13 +27,14 @@ MEASURED_CODE = (
 
 
 class SystemRecord:
-    """The rows of a record, written after each change. `settings` are those that all rows share.
+    """The rows of a record, written after each change. `settings` are those that all rows share;
+    `device` is this machine's.
 
     Raises ValueError where the file has other settings, or is of another kind.
     """
 
     def __init__(self, path: Path, device: str, settings: Mapping[str, Any]) -> None:
-        self.path = path
+        self.path, self.device = path, device
         self.content: dict[str, Any] = {
             "command": "systems", "device": device, "torch": settings["versions"]["torch"],
             "versions": settings["versions"], "settings": dict(settings), "rows": [],
@@ -41,8 +43,7 @@ class SystemRecord:
             self._take_rows(read_record(path))
 
     def _take_rows(self, found: Mapping[str, Any]) -> None:
-        was = {"device": found["device"], **found["settings"]}
-        now = {"device": self.content["device"], **self.content["settings"]}
+        was, now = dict(found["settings"]), dict(self.content["settings"])
         for optional in [name for name, value in was.items() if value is None]:
             del was[optional], now[optional]  # was not there then, so no row depends on it
         for optional in [name for name, value in now.items() if value is None]:
@@ -78,6 +79,7 @@ class SystemRecord:
             self.rows[places[0]] = row
         else:
             self.rows.append(row)
+        self.content["device"] = " and ".join(lengths_by_machine(self.rows)) or self.device
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_json(self.path, self.content)
 
@@ -86,7 +88,7 @@ class SystemRecord:
         row = self.find(case) or {**asdict(case), "runs": []}
         figures = {name: found[name] for name in FIGURES if name in found}
         others = {name: value for name, value in found.items() if name not in FIGURES}
-        run = {**circumstances, **figures}
+        run = {**circumstances, "machine": self.device, **figures}
         if "cross" in found:
             run["cross"] = found["cross"]
         new = with_medians({**row, **others, "runs": [*row["runs"], run]})
@@ -108,6 +110,15 @@ def with_medians(row: Row) -> Row:
         if values:
             new |= {name: median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
     return new
+
+
+def lengths_by_machine(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Each machine that runs were made on, with their lengths, shortest first."""
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        for run in row["runs"]:
+            found.setdefault(run["machine"], set()).add(row["length"])
+    return {machine: sorted(lengths) for machine, lengths in found.items()}
 
 
 def cell(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from pipeline.benchmarking.system_ratios import (
     ratios,
     targets,
 )
+from pipeline.benchmarking.system_record import lengths_by_machine
 
 BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
 HEADINGS: dict[Verdict, str] = {
@@ -127,13 +128,24 @@ def caption(record: Mapping[str, Any]) -> str:
     limit = its["memory_limit_gib"]
     limit = f"{limit:.3g} GiB" if isinstance(limit, float) else "the available memory"
     return (
-        f"{record['device']}; {versions}; base sizes, random weights, no dropout; {its['dtype']}, "
+        f"{_machines(record)}; {versions}; base sizes, random weights, no dropout; {its['dtype']}, "
         f"batch {its['batch']}, {its['tokens']} target tokens. Plain: nothing is recomputed; "
         "saving: every memory saving that a system has. Each run is a process of its own, the "
         "systems in turn; a cell is the median of its runs (least to most); ×: no result within "
         f"{limit} and {its['limit_s']:g} s. Peaks are above the built model, gradients included. "
         "They are resident memory, with what the C library keeps of freed blocks under, for all "
         f"systems, {allocator}.{quiet}"
+    )
+
+
+def _machines(record: Mapping[str, Any]) -> str:
+    """The machines of the runs; where there are several, with the lengths measured on each."""
+    by_machine = lengths_by_machine(record["rows"])
+    if len(by_machine) < 2:
+        return record["device"]
+    return ", ".join(
+        f"{machine} ({', '.join(f'{length:,}' for length in lengths)} tokens)"
+        for machine, lengths in by_machine.items()
     )
 
 

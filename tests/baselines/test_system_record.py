@@ -13,8 +13,9 @@ from pipeline import benchmark
 from pipeline.benchmarking import systems
 from pipeline.benchmarking.system_ratios import ratios, targets
 from pipeline.benchmarking.system_record import code_fingerprint, with_medians
-from pipeline.benchmarking.system_text import BEGIN, END, page_lines
+from pipeline.benchmarking.system_text import BEGIN, END, caption, page_lines
 from pipeline.common.paths import ROOT
+from pipeline.distributed.device import hardware_name
 
 RECORD = ROOT / "benchmarks" / "cpu" / "systems" / "systems.json"
 README = ROOT / "benchmarks" / "README.md"
@@ -167,7 +168,14 @@ def test_lsg_is_left_for_later_without_its_environment(call, tmp_path, capsys, m
 
 def made_up(system, peaks, mode="training", length=4096, **other):
     runs = [
-        {"round": number, "wall_s": 10 * peak, "cpu_s": 1.0, "peak_gib": peak, "sitting": "a"}
+        {
+            "round": number,
+            "wall_s": 10 * peak,
+            "cpu_s": 1.0,
+            "peak_gib": peak,
+            "sitting": "a",
+            "machine": "one",
+        }
         for number, peak in enumerate(peaks, 1)
     ]
     row = {"subject": system, "mode": mode, "memory": "plain", "length": length, "runs": runs}
@@ -221,6 +229,19 @@ def test_rounds_of_different_sittings_are_counted():
     other = made_up("led", [2.0, 2.0, 2.0])
     other["runs"][0]["sitting"] = "b"
     assert {ratio.apart for ratio in ratios([made_up("locost", [1.0, 1.0, 1.0]), other])} == {1}
+
+
+def test_another_machine_continues_a_record_and_is_not_compared_with_the_first(call, monkeypatch):
+    call("--mode", "training", killed_at=1)  # LOCOST's first round is of the first machine
+    first = hardware_name(torch.device("cpu"))
+    monkeypatch.setattr(systems, "hardware_name", lambda _: "Another CPU")
+    made, record = call("--mode", "training")
+    assert len(made) == 36 - 1
+    assert record["device"] == f"{first} and Another CPU"
+    ratio = next(one for one in ratios(record["rows"]) if one.system == "t5")
+    assert len(ratio.rounds) == 2 and ratio.verdict == "too few rounds"
+    said = f"{first} (8 tokens), Another CPU (8, 16 tokens); torch"
+    assert said in caption(record)
 
 
 def test_the_page_gets_the_record_and_nothing_else_changes(call, tmp_path):
