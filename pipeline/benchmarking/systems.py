@@ -103,7 +103,8 @@ def settings(options: argparse.Namespace, memory_bytes: int | None) -> dict[str,
     legacy = options.legacy_python
     return {
         "device": options.device, "dtype": options.dtype, "batch": options.batch,
-        "tokens": options.tokens, "threads": options.threads, "sizes": options.settings, "limit_s": options.limit_s,
+        "tokens": options.tokens, "threads": options.threads, "sizes": options.settings,
+        "limit_s": options.limit_s,
         "memory_limit_gib": "available" if memory_bytes is None else memory_bytes / GIB,
         "environment": environment(), "code": code_fingerprint(),
         "versions": versions(Path(sys.executable)),
