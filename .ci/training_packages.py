@@ -9,8 +9,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 TRAINING = (
-    "deepspeed", "webdataset", "sentencepiece", "msgpack", "jsonargparse[signatures]",
-    "tensorboard", "safetensors", "PyYAML", "tqdm",
+    "deepspeed", "sentencepiece", "msgpack", "jsonargparse[signatures]", "tensorboard",
+    "safetensors", "PyYAML", "tqdm",
 )  # fmt: skip
 PRESENT = {"torch", "numpy"}
 """Of the machine with the GPU; torch's own needs come with it."""

@@ -1,5 +1,6 @@
 """Shards: what is written is read back, by us and by WebDataset; damage is named."""
 
+import io
 import json
 import pickle
 import random
@@ -14,6 +15,7 @@ import pytest
 import webdataset
 
 from pipeline import shards
+from pipeline.common.tar_writer import TarWriter
 from pipeline.shards import Dataset, Sample, decode_sample, encode_sample, write_shard
 
 
@@ -76,6 +78,21 @@ def test_the_documented_reader_runs_no_code_of_a_member(tmp_path):
     assert [*next(iter(reader.decode(only=["mp"])))["mp"]][:2] == ["source", "target"]
     with pytest.raises(SystemExit, match="planted code ran"):
         next(iter(webdataset.WebDataset(path, shardshuffle=False).decode()))
+
+
+def test_the_bytes_are_those_of_webdatasets_writer(tmp_path):
+    members = [(f"{'k' * n}{n}", bytes(n)) for n in (0, 1, 96, 97, 98, 511, 512, 513, 70_000)]
+    members.append(("né", b"1"))
+    ours, theirs = io.BytesIO(), io.BytesIO()
+    with TarWriter(ours) as writer:
+        begins = [writer.add(f"{key}.mp", content) for key, content in members]
+    with webdataset.TarWriter(theirs, mtime=0, encoder=False) as writer:
+        for key, content in members:
+            writer.write({"__key__": key, "mp": content})
+    made = ours.getvalue()
+    assert made == theirs.getvalue()
+    for begin, (_, content) in zip(begins, members, strict=True):
+        assert made[begin : begin + len(content)] == content
 
 
 def test_index_addresses_the_payloads(tmp_path):

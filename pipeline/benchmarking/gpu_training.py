@@ -35,7 +35,7 @@ from pipeline.distributed.device import device_name
 from pipeline.distributed.world import free_port
 from pipeline.model import LocostConfig
 
-NEEDED = ("deepspeed", "msgpack", "webdataset", "sentencepiece", "jsonargparse", "tensorboard")
+NEEDED = ("deepspeed", "msgpack", "sentencepiece", "jsonargparse", "tensorboard")
 """What training imports beyond the rest of the check."""
 STAGES = (1, 3, 2)
 """In order of importance: ZeRO 3 differs most from the recipe's ZeRO 1; at toy sizes it alone."""

@@ -25,7 +25,7 @@ from preprocessing.readers.inputs import find_inputs
 
 C4_EN_DOCUMENTS = 364_868_892  # rows of the 1,024 training files of allenai/c4, en
 ROUNDS = 5
-BLOCK_DOCUMENTS = 256  # about as many as the flow encodes at once
+BLOCK_DOCUMENTS = 256  # about as many as the flow scores and encodes at once
 FLOW, BASELINE = "whole flow", "SentencePiece alone"
 SCORE = "score and select"
 STAGES = ("gunzip", "JSON", "sentences", SCORE, "tokenise", "sample", "write")
@@ -54,14 +54,12 @@ def measure(
         raise ValueError(f"the {len(paths)} files of --input hold no documents in C4's format")
     lines = list(islice(_lines(paths), limit))
     documents = [split_sentences(text) for text in texts]
-    gaps = [settings.gap_sentences.select(sentences) for sentences in documents]
+    by_block = [*_in_blocks(documents)]
+    gaps = [*chain.from_iterable(map(settings.gap_sentences.select_all, by_block))]
     chosen = [(s, g) for s, g in zip(documents, gaps, strict=True) if g]
     rows = [(tokenizer.encode_batch(sentences), g) for sentences, g in chosen]
     kept = [sentences for sentences, _ in chosen]
-    blocks = [
-        list(chain.from_iterable(kept[start : start + BLOCK_DOCUMENTS]))
-        for start in range(0, len(kept), BLOCK_DOCUMENTS)
-    ]
+    blocks = [[*chain.from_iterable(block)] for block in _in_blocks(kept)]
     id_dtype = id_dtype_for(tokenizer.vocab_size)
 
     def flow() -> Iterator[tuple[str, Sample]]:
@@ -80,7 +78,7 @@ def measure(
             "gunzip": lambda: list(islice(_lines(paths), limit)),
             "JSON": lambda: list(_parsed(lines)),
             "sentences": lambda: [split_sentences(text) for text in texts],
-            SCORE: lambda: [settings.gap_sentences.select(one) for one in documents],
+            SCORE: lambda: [settings.gap_sentences.select_all(block) for block in by_block],
             "tokenise": lambda: [tokenizer.encode_batch(block) for block in blocks],
             "sample": lambda: [_sample(row, g, settings, tokenizer) for row, g in rows],
             "write": lambda: write_shard(shard, made, id_dtype),
@@ -117,6 +115,11 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
         f"all of C4 en, {C4_EN_DOCUMENTS:,} documents like these: "
         f"{found['c4_en_core_hours']:.0f} core-hours"
     )
+
+
+def _in_blocks(documents: Sequence[list[str]]) -> Iterator[Sequence[list[str]]]:
+    for start in range(0, len(documents), BLOCK_DOCUMENTS):
+        yield documents[start : start + BLOCK_DOCUMENTS]
 
 
 def _lines(paths: Sequence[Location]) -> Iterator[bytes]:
