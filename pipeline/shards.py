@@ -1,4 +1,4 @@
-"""Samples and manifest: the one module that knows the format of a dataset on disk.
+"""Samples and shards: with `manifest`, what knows the format of a dataset on disk.
 
 A dataset folder holds `manifest.json`, `tokenizer.model` and shards. A shard is a WebDataset tar
 of one member `<key>.mp` a sample (msgpack: `source` and `target` as little-endian ids, then the
@@ -7,8 +7,6 @@ each payload, so that any sample is one read. Everything is written under a temp
 renamed; the manifest comes last, so a folder with a manifest is complete.
 """
 
-import hashlib
-import json
 import os
 import threading
 import weakref
@@ -22,11 +20,12 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from pipeline.common.files import chunks, file_sha256, flush_to_disk, replace_json, temporary_name
-from pipeline.common.stores import Location, is_url
+from pipeline import manifest
+from pipeline.common.files import chunks, file_sha256, flush_to_disk, temporary_name
+from pipeline.common.stores import is_url
+from pipeline.common.tar_writer import TarWriter
+from pipeline.manifest import MANIFEST, REDO, Shard, manifest_fingerprint, read_manifest
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 OPEN_SHARDS = 16  # shards kept open at once by one process
 # One thread at a time parses the header of a .npy file: in Python before 3.11.8 and 3.12.1 `ast`
 # counts its recursion for all threads together, and raises SystemError when they mix.
@@ -34,22 +33,7 @@ _parsing = threading.Lock()
 INDEX = np.dtype(
     [("offset", "<u8"), ("size", "<u4"), ("source_length", "<u4"), ("target_length", "<u4")]
 )
-ID_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-REDO = "copy the folder again or preprocess into a new one"
-KINDS = ("pretraining", "summarisation")
-FIELDS: dict[str, type] = {
-    "format_version": int,
-    "kind": str,
-    "name": str,
-    "split": str,
-    "tokenizer": dict,
-    "id_dtype": str,
-    "settings": dict,
-    "shards": list,
-    "counts": dict,
-    "lengths": dict,
-}
-
+ID_DTYPES = {name: np.dtype(code) for name, code in manifest.ID_DTYPES.items()}
 Opened = TypeVar("Opened")
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """As `map`: results in the order of the arguments."""
@@ -71,16 +55,6 @@ class Sample:
     source: np.ndarray
     target: np.ndarray
     metadata: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One tar of a dataset, as the manifest describes it; `name` carries no suffix."""
-
-    name: str
-    samples: int
-    bytes: int
-    sha256: str
 
 
 def encode_sample(sample: Sample, id_dtype: str = "uint16") -> bytes:
@@ -121,27 +95,19 @@ def write_shard(
     The bytes depend only on the samples. Returns the shard's manifest entry. Raises ValueError on
     a key with a dot or a slash, which WebDataset would split.
     """
-    import webdataset  # only for writing: readers do not need it
-
     tar = Path(f"{path}.tar")
     index = Path(f"{path}.npy")
     temporary_tar, temporary_index = temporary_name(tar), temporary_name(index)
     rows = []
     try:
-        # An integer mtime: a fractional one costs an extra header of 1 KiB a sample.
-        with (
-            temporary_tar.open("wb") as file,
-            webdataset.TarWriter(file, mtime=0, encoder=False) as writer,
-        ):
-            for key, sample in samples:
-                if "." in key or "/" in key:
-                    raise ValueError(f"sample key {key!r} contains a dot or a slash")
-                payload = encode_sample(sample, id_dtype)
-                writer.write({"__key__": key, "mp": payload})
-                padded = -(-len(payload) // 512) * 512
-                offset = writer.tarstream.offset - padded
-                rows.append((offset, len(payload), len(sample.source), len(sample.target)))
-            writer.close()
+        with temporary_tar.open("wb") as file:
+            with TarWriter(file) as writer:
+                for key, sample in samples:
+                    if "." in key or "/" in key:
+                        raise ValueError(f"sample key {key!r} contains a dot or a slash")
+                    payload = encode_sample(sample, id_dtype)
+                    offset = writer.add(f"{key}.mp", payload)
+                    rows.append((offset, len(payload), len(sample.source), len(sample.target)))
             flush_to_disk(file)
         with temporary_index.open("wb") as file:
             np.save(file, np.array(rows, INDEX))
@@ -158,56 +124,6 @@ def write_shard(
         temporary_tar.unlink(missing_ok=True)
         temporary_index.unlink(missing_ok=True)
     return entry
-
-
-def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
-    """Check a manifest and write it; the folder is then complete."""
-    path = Path(folder) / MANIFEST
-    check_manifest(manifest, path)
-    replace_json(path, manifest)
-
-
-def unknown_share(manifest: dict[str, Any]) -> float | None:
-    """Share of the samples' characters that the tokenizer lacks; None where it was not counted."""
-    counts = manifest["counts"]
-    if not {"characters", "unknown_characters"} <= counts.keys():
-        return None
-    return counts["unknown_characters"] / max(counts["characters"], 1)
-
-
-def check_manifest(manifest: dict[str, Any], path: Location) -> None:
-    """Raise ValueError, naming `path` and the field, unless the manifest is valid."""
-    if not isinstance(manifest, dict):
-        raise ValueError(f"{path} is not a JSON object with the fields of a manifest; {REDO}")
-    version = manifest.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has format version {version}, expected {FORMAT_VERSION}; "
-            "preprocess the data again"
-        )
-    for name, kind in FIELDS.items():
-        if not isinstance(manifest.get(name), kind):
-            raise ValueError(f"{path}: field {name!r} is missing or is not of type {kind.__name__}")
-    if manifest["kind"] not in KINDS:
-        raise ValueError(f"{path}: kind is {manifest['kind']!r}, expected one of {KINDS}")
-    if manifest["id_dtype"] not in ID_DTYPES:
-        raise ValueError(
-            f"{path}: id_dtype is {manifest['id_dtype']!r}, expected one of {tuple(ID_DTYPES)}"
-        )
-    if not {"file", "sha256", "vocab_size"} <= manifest["tokenizer"].keys():
-        raise ValueError(f"{path}: tokenizer needs file, sha256 and vocab_size")
-    _check_name(manifest["tokenizer"]["file"], "tokenizer file", path)
-    wanted = Shard.__dataclass_fields__.keys()
-    for position, shard in enumerate(manifest["shards"]):
-        if not isinstance(shard, dict) or shard.keys() != wanted:
-            raise ValueError(f"{path}: shard {position} needs exactly {', '.join(wanted)}")
-        _check_name(shard["name"], f"name of shard {position}", path)
-
-
-def _check_name(name: object, what: str, path: Location) -> None:
-    """Raise ValueError unless a manifest's name stays within its folder."""
-    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name == "..":
-        raise ValueError(f"{path}: {what} is {name!r}, expected the name of a file in its folder")
 
 
 class ShardFile:
@@ -232,12 +148,15 @@ class ShardFile:
 class Dataset:
     """A complete dataset folder with random access; shards are opened on first use.
 
+    Of a dataset to which files were added, `version` is the fingerprint of the version to read;
+    where it is not kept, and by default, that is the newest.
+
     Raises ValueError if the folder is missing or incomplete, has another format or another
     tokenizer than its ids were made with, or (on first read) a shard is missing or truncated.
     Shards that are complete in the folder `copies` are read from there.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, version: str | None = None) -> None:
         if is_url(path):
             raise ValueError(
                 f"{path} is on a store: only training reads shards from there, with "
@@ -259,24 +178,19 @@ class Dataset:
                 "filling it (`python -m preprocessing.pretrain` or `.finetune` with "
                 f"--output {self.path}) again, it does only what is missing"
             )
-        try:
-            self.manifest: dict[str, Any] = json.loads(manifest_path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{manifest_path} is not JSON: {error}") from None
-        check_manifest(self.manifest, manifest_path)
+        self.manifest = read_manifest(self.path, version)
         self.shards = [Shard(**shard) for shard in self.manifest["shards"]]
         self.id_dtype: str = self.manifest["id_dtype"]
         self.tokenizer_path = self.path / self.manifest["tokenizer"]["file"]
         self._check_tokenizer()
-        canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":"))
-        self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+        self.fingerprint = manifest_fingerprint(self.manifest)
         self._ends = np.cumsum([shard.samples for shard in self.shards], dtype=np.int64)
         # Evicted files are closed when no longer referenced.
         self._tar = lru_cache(OPEN_SHARDS)(self._open_tar)
         self._index = lru_cache(OPEN_SHARDS)(self._open_index)
 
-    def __reduce__(self) -> tuple[type["Dataset"], tuple[Path]]:
-        return Dataset, (self.path,)  # every process opens its own files
+    def __reduce__(self) -> tuple[type["Dataset"], tuple[Path, str]]:
+        return Dataset, (self.path, self.fingerprint)  # every process opens its own files
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self.shards else 0
@@ -324,10 +238,17 @@ class Dataset:
             ) from None
 
     def check_files(self) -> None:
-        """Check all shards' files. Raises ValueError for the first missing or truncated one."""
-        for shard in range(len(self.shards)):
-            self._whole_tar(self.path, shard)
-            self._shard_file(self.path, shard, ".npy")
+        """Check all shards' files, from one listing of the folder.
+
+        Raises ValueError for the first missing or truncated one.
+        """
+        with os.scandir(self.path) as listed:
+            found = {entry.name: entry for entry in listed}
+        for shard in self.shards:
+            for suffix in (".tar", ".npy"):
+                if shard.name + suffix not in found:
+                    raise self._missing(self.path / (shard.name + suffix))
+            self._check_size(found[shard.name + ".tar"].stat().st_size, self.path, shard)
 
     def _opened(self, open_in: Callable[[Path, int], Opened], shard: int, suffix: str) -> Opened:
         """The shard's copy if there is a complete one, else the original."""
@@ -338,10 +259,16 @@ class Dataset:
 
     def _whole_tar(self, folder: Path, shard: int) -> Path:
         path = self._shard_file(folder, shard, ".tar")
-        size, expected = path.stat().st_size, self.shards[shard].bytes
-        if size != expected:
-            raise DamagedData(f"{path} has {size} bytes, its manifest says {expected}; {REDO}")
+        self._check_size(path.stat().st_size, folder, self.shards[shard])
         return path
+
+    @staticmethod
+    def _check_size(size: int, folder: Path, shard: Shard) -> None:
+        if size != shard.bytes:
+            raise DamagedData(
+                f"{folder / shard.name}.tar has {size} bytes, its manifest says {shard.bytes}; "
+                f"{REDO}"
+            )
 
     def _open_tar(self, folder: Path, shard: int) -> ShardFile:
         return ShardFile(self._whole_tar(folder, shard))
@@ -365,8 +292,12 @@ class Dataset:
     def _shard_file(self, folder: Path, shard: int, suffix: str) -> Path:
         path = folder / (self.shards[shard].name + suffix)
         if not path.is_file():
-            raise DamagedData(f"{path} is missing although its manifest names it; {REDO}")
+            raise self._missing(path)
         return path
+
+    @staticmethod
+    def _missing(path: Path) -> DamagedData:
+        return DamagedData(f"{path} is missing although its manifest names it; {REDO}")
 
     def _check_tokenizer(self) -> None:
         if not self.tokenizer_path.is_file():

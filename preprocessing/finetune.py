@@ -15,7 +15,7 @@ from pipeline.tokenizer import open_tokenizer
 from preprocessing.dataset.samples import check_lengths, check_unknown_share
 from preprocessing.dataset.summarisation_samples import samples
 from preprocessing.jobs.dry_run import check
-from preprocessing.jobs.job import EVALUATION_TEXTS, Job
+from preprocessing.jobs.job import EVALUATION_TEXTS, Job, earlier_inputs
 from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
@@ -25,7 +25,7 @@ from preprocessing.readers.evaluation_texts import (
     evaluation_texts_from,
 )
 from preprocessing.readers.fields import add_field_options, described, fields_from
-from preprocessing.readers.inputs import find_items
+from preprocessing.readers.inputs import Listing, find_items
 from preprocessing.readers.splits import split_name
 from preprocessing.readers.summarisation_sets import FORMATS, SETS, read_set
 
@@ -44,7 +44,7 @@ def main() -> None:
         run(prepare, options.finish, options.report)
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace, listing: Listing | None) -> Job:
     """Raises ValueError on options that do not fit the set and on inputs that cannot be read."""
     known = SETS[options.dataset]
     if options.format is not None and options.format not in known.formats:
@@ -69,14 +69,16 @@ def _job(options: argparse.Namespace) -> Job:
     check_lengths(source_length, target_length)
     check_unknown_share(options.max_unknown_share)
     tokenizer = open_tokenizer(options.tokenizer)
-    items = find_items(options.input, BLOCK_SIZE)
+    places = output_from(options)
+    if listing is None:
+        items = find_items(options.input, BLOCK_SIZE)
+        listing = Listing.of(items).after(*earlier_inputs(places["output"]))
     folders = {
         f"folder {shown(item.path.name)}": f"{item.size} bytes"
-        for item in items
+        for item in listing.items
         if isinstance(item, Folder)
     }
     split = split_name(options.split)
-    places = output_from(options)
     texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
     return Job(
         **places,
@@ -94,7 +96,7 @@ def _job(options: argparse.Namespace) -> Job:
             **described(fields),
             **(texts.describe() if texts else {}),
         },
-        items=items,
+        listing=listing,
         read=partial(
             read_set,
             dataset=options.dataset,

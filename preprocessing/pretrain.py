@@ -15,7 +15,7 @@ from pipeline.tokenizer import Tokenizer
 from preprocessing.dataset.gap_sentence_samples import GapSampleSettings, samples
 from preprocessing.gap_sentences import METRICS, STRATEGIES, GapSentences
 from preprocessing.jobs.dry_run import check
-from preprocessing.jobs.job import EVALUATION_TEXTS, ITEMS, Job
+from preprocessing.jobs.job import EVALUATION_TEXTS, ITEMS, Job, earlier_inputs
 from preprocessing.jobs.options import HelpFormatter, add_common_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.archives import left_out
@@ -24,7 +24,7 @@ from preprocessing.readers.evaluation_texts import evaluation_texts_from
 from preprocessing.readers.fields import add_field_options, described, fields_from
 from preprocessing.readers.filters import add_filter_options, filters_from
 from preprocessing.readers.gzip_blocks import split_gzip
-from preprocessing.readers.inputs import find_inputs, split_items
+from preprocessing.readers.inputs import Listing, find_inputs, split_items
 from preprocessing.readers.minhash import MinHash
 
 BLOCK_SIZE = 256 * 2**20
@@ -40,7 +40,7 @@ def main() -> None:
         run(prepare, options.finish, options.report)
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace, listing: Listing | None) -> Job:
     """Raises ValueError on options out of range and on inputs that cannot be read."""
     settings = _settings(options)
     places = output_from(options)
@@ -50,11 +50,14 @@ def _job(options: argparse.Namespace) -> Job:
     near = options.near_duplicates
     tokenizer = Tokenizer(options.tokenizer)
     blocks = {"block_size": options.block_size} if options.block_size != BLOCK_SIZE else {}
-    items = split_items(find_inputs(options.input), options.block_size)
     if options.split_gzip:
         blocks["split_gzip"] = True
-        folder = places["output"] / ITEMS / "gzip"
-        items = split_gzip(items, options.block_size, folder, may_write=not options.dry_run)
+    if listing is None:
+        items = split_items(find_inputs(options.input), options.block_size)
+        if options.split_gzip:
+            folder = places["output"] / ITEMS / "gzip"
+            items = split_gzip(items, options.block_size, folder, may_write=not options.dry_run)
+        listing = Listing.of(items).after(*earlier_inputs(places["output"]))
     return Job(
         **places,
         kind="pretraining",
@@ -66,7 +69,7 @@ def _job(options: argparse.Namespace) -> Job:
             **blocks,
             **described(fields),
         },
-        items=items,
+        listing=listing,
         read=partial(read_c4, split=options.split, fields=fields),
         screen=filters.screen,
         samples=partial(samples, tokenizer=tokenizer, settings=settings),

@@ -19,6 +19,7 @@ from preprocessing.jobs.job import Job
 from preprocessing.jobs.options import HelpFormatter, add_output_options, output_from, run_command
 from preprocessing.jobs.run import run
 from preprocessing.readers.entries import Item
+from preprocessing.readers.inputs import Listing
 
 NOT_INHERITED = ("deduplicate", "inputs")  # settings that each job records for itself
 
@@ -37,7 +38,7 @@ def main() -> None:
         run(prepare)
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace, listing: Listing | None) -> Job:
     """Raises ValueError on a dataset without texts and on lengths out of range."""
     dataset = Dataset(options.data)
     if dataset.manifest["kind"] != "summarisation":
@@ -66,7 +67,8 @@ def _job(options: argparse.Namespace) -> Job:
             "target_length": target_length,
             "retokenised": dataset.fingerprint,
         },
-        items=[Item(dataset.path / f"{shard.name}.tar") for shard in dataset.shards],
+        listing=listing
+        or Listing.of(Item(dataset.path / f"{shard.name}.tar") for shard in dataset.shards),
         read=partial(read_samples, dataset=dataset),
         samples=partial(samples, tokenizer=tokenizer, lengths=(source_length, target_length)),
     )

@@ -25,7 +25,8 @@ def main() -> None:
     """Run the command line."""
     parser = Parser(
         prog="preprocessing.show",
-        description="Print a dataset's manifest and lengths, or one sample; or verify all of it.",
+        description="Print a dataset's manifest and lengths, or one sample; verify all of it, or "
+        "write a page about it.",
     )
     parser.add_argument("dataset", type=Path, help="dataset folder, or one of its .tar files")
     choice = parser.add_mutually_exclusive_group()
@@ -39,12 +40,22 @@ def main() -> None:
     )
     choice.add_argument("--random", action="store_true", help="print a sample drawn at random")
     choice.add_argument(
+        "--report",
+        action="store_true",
+        help="write report/report.html in the folder: exclusions, lengths, tokens, languages",
+    )
+    choice.add_argument(
         "--verify", action="store_true", help="check checksums, indexes and every sample"
     )
     options = parser.parse_args()
     dataset, shards = open_part(options.dataset)
     if options.verify:
         _verify(dataset, shards)
+        return
+    if options.report:
+        from preprocessing.dataset.report import FOLDER, write_report  # matplotlib is slow
+
+        print(write_report(dataset.manifest, dataset.path / FOLDER))
         return
     index = _chosen(options, dataset, shards)
     if index is None:

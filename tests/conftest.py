@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from pipeline.shards import Sample, write_manifest, write_shard
+from pipeline.manifest import write_manifest
+from pipeline.shards import Sample, write_shard
 from pipeline.tokenizer import Tokenizer
 
 # Shells start background jobs with SIGINT ignored; tests send it to processes they start.

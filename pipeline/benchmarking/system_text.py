@@ -246,7 +246,7 @@ def _at_length(ratio: Ratio) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> Iterator[str]:
-    from pipeline.reporting.tables import markdown_table  # needs more than a GPU node may have
+    from pipeline.common.html import markdown_table  # needs more than a GPU node may have
 
     if rows:
         yield markdown_table(header, rows, align).rstrip("\n")

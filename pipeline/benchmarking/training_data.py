@@ -18,8 +18,9 @@ from pipeline.config import RunConfig
 from pipeline.data.batches import Batches
 from pipeline.data.collate import MicroBatch
 from pipeline.data.mixture import Mixture
+from pipeline.manifest import write_manifest
 from pipeline.model import Locost
-from pipeline.shards import Sample, file_sha256, id_dtype_for, write_manifest, write_shard
+from pipeline.shards import Sample, file_sha256, id_dtype_for, write_shard
 from pipeline.training.initial_model import starting_model
 
 TOKENIZER = ROOT / "tests" / "fixtures" / "earlier_run" / "dataset" / "tokenizer.model"

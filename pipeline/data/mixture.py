@@ -1,6 +1,7 @@
 """The training datasets of a run, mixed by weight."""
 
 import os
+from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -15,17 +16,23 @@ from pipeline.data.stored_dataset import open_dataset, staging_folder
 class Mixture:
     """`data.train` and the folders of `data.mixture`, of one tokenizer, with their weights.
 
+    `versions` are the fingerprints of the versions to read, as Dataset takes them.
+
     Raises ValueError as Dataset does, and if two tokenizers differ, a dataset is listed twice, or
     `data.stage_dir` cannot be written to.
     """
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, data: DataConfig, versions: Sequence[str] = ()) -> None:
         folders = {data.train: 1.0, **data.mixture}
         if data.train in data.mixture:
             raise ValueError(f"data.mixture also names data.train, {data.train}; leave it out")
         if data.stage_dir:
             _make(Path(data.stage_dir))
-        self.datasets = [open_dataset(folder, data.stage_dir) for folder in folders]
+        wanted = versions if len(versions) == len(folders) else [None] * len(folders)
+        self.datasets = [
+            open_dataset(folder, data.stage_dir, version)
+            for folder, version in zip(folders, wanted, strict=True)
+        ]
         self.weights = list(folders.values())
         first = self.datasets[0]
         self.tokenizer: dict[str, Any] = first.manifest["tokenizer"]

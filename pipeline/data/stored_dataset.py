@@ -6,16 +6,17 @@ a shard, the others wait for it; the manifest and the tokenizer are read when th
 
 import fcntl
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pipeline.common.files import flush_to_disk, replace_bytes
 from pipeline.common.stores import StorePath, is_url, sizes, store_path
-from pipeline.shards import MANIFEST, DamagedData, Dataset, Opened, check_manifest
+from pipeline.manifest import MANIFEST, manifest_fingerprint, read_manifest, write_manifest
+from pipeline.shards import DamagedData, Dataset, Opened
 
 CHUNK = 2**23  # bytes that are hashed and written at once
 ATTEMPTS = 3  # to open a copy that the windows of another process may remove
@@ -28,18 +29,18 @@ def staging_folder(stage_dir: Path, dataset: Dataset) -> Path:
     return stage_dir / f"locost-{dataset.fingerprint[:16]}"
 
 
-def open_dataset(path: str, stage_dir: str | None) -> Dataset:
-    """The dataset of a folder or a URL. Raises ValueError as Dataset does, and where a URL has no
-    `stage_dir`."""
+def open_dataset(path: str, stage_dir: str | None, version: str | None = None) -> Dataset:
+    """The dataset of a folder or a URL, in a version as Dataset takes it. Raises ValueError as
+    Dataset does, and where a URL has no `stage_dir`."""
     if not is_url(path):
-        return Dataset(path)
+        return Dataset(path, version)
     url = store_path(path)
     if stage_dir is None:
         raise ValueError(
             f"{url} is on a store: give --data.stage_dir DIR, a folder on each node's local disk "
             "to copy shards to, or copy the dataset to a local folder"
         )
-    return StoredDataset(url, Path(stage_dir))
+    return StoredDataset(url, Path(stage_dir), version)
 
 
 class StoredDataset(Dataset):
@@ -51,14 +52,14 @@ class StoredDataset(Dataset):
 
     copies: Path
 
-    def __init__(self, url: StorePath, stage_dir: Path) -> None:
-        super().__init__(_description(url, stage_dir))
+    def __init__(self, url: StorePath, stage_dir: Path, version: str | None = None) -> None:
+        super().__init__(_description(url, stage_dir, version))
         self.path = url  # type: ignore[assignment]  # for messages: files are in `copies`
         self._url, self._stage_dir = url, stage_dir
         self.copies = staging_folder(stage_dir, self)
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[StorePath, Path]]:  # type: ignore[override]
-        return StoredDataset, (self._url, self._stage_dir)
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Any, ...]]:
+        return StoredDataset, (self._url, self._stage_dir, self.fingerprint)
 
     def check_files(self) -> None:
         """As Dataset's, from one listing. Raises OSError where there is none."""
@@ -121,10 +122,10 @@ class StoredDataset(Dataset):
         return open_in(self.copies, shard)
 
 
-def _description(url: StorePath, stage_dir: Path) -> Path:
-    """A local folder with a dataset's manifest and tokenizer, named by the manifest's digest."""
+def _description(url: StorePath, stage_dir: Path, version: str | None) -> Path:
+    """A local folder with a dataset's manifest and tokenizer, named by its fingerprint."""
     try:
-        content = (url / MANIFEST).read_bytes()
+        manifest = read_manifest(url, version)
     except FileNotFoundError as error:
         if error.filename != str(url / MANIFEST):  # its bucket
             raise
@@ -132,18 +133,13 @@ def _description(url: StorePath, stage_dir: Path) -> Path:
             f"{url} is not a complete dataset: it has no {MANIFEST}; `python -m "
             f"preprocessing.pretrain` or `.finetune` makes one (--output {url} --work_dir DIR)"
         ) from None
-    folder = stage_dir / f"dataset-{hashlib.sha256(content).hexdigest()[:16]}"
-    try:
-        manifest = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"{url / MANIFEST} is not JSON: {error}") from None
-    check_manifest(manifest, url / MANIFEST)
+    folder = stage_dir / f"dataset-{manifest_fingerprint(manifest)[:16]}"
     tokenizer = manifest["tokenizer"]["file"]
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / tokenizer).is_file():
         replace_bytes(folder / tokenizer, (url / tokenizer).read_bytes())
     if not (folder / MANIFEST).is_file():
-        replace_bytes(folder / MANIFEST, content)
+        write_manifest(folder, manifest)
     return folder
 
 

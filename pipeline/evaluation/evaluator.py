@@ -36,10 +36,10 @@ from pipeline.evaluation.systems import (
     permuted_system,
 )
 from pipeline.inference.decode import Summary, length_batches, load
+from pipeline.manifest import unknown_share
 from pipeline.scoring import source_use
 from pipeline.scoring.predictions import DOCUMENT_START, RESULTS, Predictions, Record, lacks_scores
 from pipeline.scoring.rouge import mean_column
-from pipeline.shards import unknown_share
 
 
 def evaluate(options: EvaluationOptions, world: World) -> tuple[dict[str, Any], bool]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.html import escape, folded, markdown_table, write_page
 from pipeline.evaluation.examples import Examples, mean_words
 from pipeline.evaluation.systems import derangement
 from pipeline.reporting import plots
@@ -16,11 +17,10 @@ from pipeline.reporting.evaluation_reader import (
     shown_settings,
     verdicts,
 )
-from pipeline.reporting.html import escape, folded, write_page
 from pipeline.reporting.marking import Use, Words, beginning, find_use, mark, share
 from pipeline.reporting.run_reader import LOSS_NOTE, Run, loss_table
 from pipeline.reporting.stage_times import StageTime, stage_table
-from pipeline.reporting.tables import markdown_table, rouge_table, settings_table
+from pipeline.reporting.tables import rouge_table, settings_table
 from pipeline.scoring.bootstrap import Interval
 from pipeline.scoring.predictions import Predictions, Record
 from pipeline.scoring.rouge import compare, mean_rouge

@@ -5,8 +5,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from pipeline.common.html import escape
 from pipeline.common.words import STOPWORDS, rouge_words
-from pipeline.reporting.html import escape
 
 Words = frozenset[str]
 

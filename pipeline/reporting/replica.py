@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.common.html import folded, markdown_table, write_page
 from pipeline.reporting import source_use
 from pipeline.reporting.evaluation_reader import permuted_verdict, read_results, verdict
-from pipeline.reporting.html import folded, write_page
 from pipeline.reporting.measurements import Measurements, figure
 from pipeline.reporting.paper.inputs import system_title as published_title
 from pipeline.reporting.paper.published import LOCOST, LONGT5
 from pipeline.reporting.run_reader import LOSS_NOTE, Run, loss_table
 from pipeline.reporting.stage_times import StageTime, stage_table
-from pipeline.reporting.tables import markdown_table, settings_table
+from pipeline.reporting.tables import settings_table
 from pipeline.scoring import rouge
 from pipeline.scoring.bootstrap import Interval, intervals, ranged
 from pipeline.scoring.predictions import Predictions

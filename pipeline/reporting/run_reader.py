@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from pipeline.common.html import markdown_table
 from pipeline.common.settings import flatten
-from pipeline.reporting.tables import markdown_table
 
 LAST_SHARE = 20  # the last loss of a run is the mean over its last 1/20 of the steps
 LOSS_NOTE = (

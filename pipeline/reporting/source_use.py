@@ -8,8 +8,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.common.html import markdown_table
 from pipeline.common.plot_style import BOTH_AXES, colour, save
-from pipeline.reporting.tables import markdown_table
 from pipeline.scoring.source_use import DOCUMENTS, NO_REFERENCE, TOO_SHORT, Rise
 
 FIGURE = "source_use.png"

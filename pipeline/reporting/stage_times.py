@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.reporting.html import escape, hide_paths
-from pipeline.reporting.tables import markdown_table
+from pipeline.common.html import escape, hide_paths, markdown_table
 
 
 @dataclass(frozen=True)

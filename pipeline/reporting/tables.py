@@ -1,10 +1,10 @@
 """Markdown tables of scores and settings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from pipeline.reporting.html import hide_paths
+from pipeline.common.html import hide_paths, markdown_table
 from pipeline.scoring.bootstrap import Interval, ranged
 
 ROUGE_COLUMNS = {
@@ -14,13 +14,6 @@ ROUGE_COLUMNS = {
     "rougeLsum": "ROUGE-Lsum",
     "mean_rouge": "Mean ROUGE",
 }
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    """Rows under a header; `align` has one letter a column: l (left) or r (right)."""
-    rule = [":--" if side == "l" else "--:" for side in align]
-    lines = [header, rule, *([cell.replace("|", "&#124;") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def rouge_table(systems: Mapping[str, Mapping[str, Interval]], mean: str = "mean_rouge") -> str:

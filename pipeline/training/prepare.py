@@ -1,8 +1,10 @@
 """A run checked and assembled before anything is written: data, model, settings, checkpoints."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +26,8 @@ from pipeline.training.deepspeed_config import deepspeed_settings
 from pipeline.training.initial_model import starting_model, weights_sha256
 from pipeline.training.preflight import check_readable, check_room
 from pipeline.training.validation_set import ValidationSet
+
+FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
             "model.dropout": dropout,
             "model": initialisation,
             "data": vars(config.data),
+            "validation_set": validation.fingerprint if validation else None,
             "train": vars(config.train),
         },
         keep=keep,
@@ -132,15 +137,17 @@ def assemble(
             "train.validation_rouge generates summaries of different lengths on each process, "
             "which ZeRO stage 3 cannot; use ds_configs/zero2.json or --train.validation_rouge false"
         )
-    train = Mixture(config.data)
+    begun_with = begun_versions(Path(config.output))
+    train = Mixture(config.data, begun_with.train)
     held_out = (
-        open_dataset(config.data.validation, config.data.stage_dir)
+        open_dataset(config.data.validation, config.data.stage_dir, begun_with.validation)
         if config.data.validation
         else None
     )
     datasets = [*train.datasets, *([held_out] if held_out else [])]
-    for dataset in datasets:
-        dataset.check_files()
+    if world.local_rank == 0:  # once a node
+        for dataset in datasets:
+            dataset.check_files()
     check_readable(datasets)
     tokenizer = train.tokenizer
     if held_out and held_out.manifest["tokenizer"]["sha256"] != tokenizer["sha256"]:
@@ -156,6 +163,25 @@ def assemble(
     if isinstance(model, Locost):
         check_sequence(model.config, config.train.sequence_parallel_size)
     return settings, train, validation, order, model
+
+
+class Versions(NamedTuple):
+    """Fingerprints of datasets to which files may have been added since."""
+
+    train: Sequence[str] = ()
+    """Of data.train and data.mixture, in their order."""
+    validation: str | None = None
+
+
+def begun_versions(run: Path) -> Versions:
+    """The versions of the datasets that a run was begun with: it keeps them."""
+    markers = read_markers(run)
+    if not markers:
+        return Versions()
+    newest = markers[max(markers)]
+    return Versions(
+        FINGERPRINT.findall(newest["identity"]["dataset"]), newest["settings"].get("validation_set")
+    )
 
 
 def initial_weights(init_from: str | None, run: Path) -> tuple[str | None, str | None]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.common.progress import progress
-from pipeline.shards import Dataset, Sample, unknown_share
+from pipeline.manifest import unknown_share
+from pipeline.shards import Dataset, Sample
 from pipeline.tokenizer import open_tokenizer
 
 BAR = 50  # characters of a histogram's longest bar

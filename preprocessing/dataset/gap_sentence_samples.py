@@ -1,7 +1,7 @@
 """From documents to samples: the gap sentences are the target, the others the source."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -71,13 +71,13 @@ class GapSampleSettings:
 
 @dataclass(frozen=True)
 class GapDocument:
-    """A text with its selected gap sentences."""
+    """A text in sentences, with the draw of what is random about its sample."""
 
     number: int
     url: str
     sentences: list[str]
-    gaps: list[int]
     draw: random.Random | None
+    language: str | None
 
 
 def samples(
@@ -87,25 +87,23 @@ def samples(
     tokenizer: Tokenizer,
     settings: GapSampleSettings,
 ) -> Iterator[tuple[str, Sample]]:
-    """(key, sample) of each usable entry {text, url}.
+    """(key, sample) of each usable entry {text, url}, and language where it was identified.
 
     Sentences are selected on the whole document, then both sides are truncated (lengths in ids).
     """
     for block in _blocks(entries):
-        documents = []
-        for entry in block:
-            statistics.documents += 1
-            with at_record(entry.number):
-                chosen = _select_gaps(entry, settings)
-            if isinstance(chosen, str):
-                statistics.excluded[chosen] += 1
+        statistics.documents += len(block)
+        chosen = []
+        for document, gaps in _with_gaps(block, settings, statistics):
+            if gaps:
+                chosen.append((document, gaps))
             else:
-                documents.append(chosen)
-        ids = iter(tokenizer.encode_batch([s for d in documents for s in d.sentences]))
-        for document in documents:
+                statistics.excluded[TOO_FEW_SENTENCES] += 1
+        ids = iter(tokenizer.encode_batch([s for d, _ in chosen for s in d.sentences]))
+        for document, gaps in chosen:
             rows = list(islice(ids, len(document.sentences)))
             with at_record(document.number):
-                sample = _sample(document, rows, tokenizer, settings, statistics)
+                sample = _sample(document, gaps, rows, tokenizer, settings, statistics)
             if isinstance(sample, str):
                 statistics.excluded[sample] += 1
             else:
@@ -128,20 +126,32 @@ def _blocks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     yield block
 
 
-def _select_gaps(entry: Entry, settings: GapSampleSettings) -> GapDocument | str:
-    """A document with its gap sentences, or the reason for its exclusion."""
-    number, record, _ = entry
-    if isinstance(record, str):
-        return record
-    text, url = record["text"], record["url"]
-    draw = document_draw(text, settings.seed) if settings.is_random else None
-    sentences = split_sentences(text)
-    gaps = settings.gap_sentences.select(sentences, draw)
-    return GapDocument(number, url, sentences, gaps, draw) if gaps else TOO_FEW_SENTENCES
+def _with_gaps(
+    block: Sequence[Entry], settings: GapSampleSettings, statistics: Statistics
+) -> Iterator[tuple[GapDocument, list[int]]]:
+    """The documents of a block with their gap sentences; counts the excluded entries."""
+    documents = []
+    for number, record, _ in block:
+        if isinstance(record, str):
+            statistics.excluded[record] += 1
+            continue
+        with at_record(number):
+            text = record["text"]
+            draw = document_draw(text, settings.seed) if settings.is_random else None
+            documents.append(
+                GapDocument(
+                    number, record["url"], split_sentences(text), draw, record.get("language")
+                )
+            )
+    gaps = settings.gap_sentences.select_all(
+        [document.sentences for document in documents], [document.draw for document in documents]
+    )
+    return zip(documents, gaps, strict=True)
 
 
 def _sample(
     document: GapDocument,
+    gaps: list[int],
     ids: list[list[int]],
     tokenizer: Tokenizer,
     settings: GapSampleSettings,
@@ -152,15 +162,17 @@ def _sample(
     if coverage.unknown_share > settings.max_unknown_share:
         return UNKNOWN
     mask = (tokenizer.sentinel(0), settings.mask_share, document.draw)
-    source = mask_gap_sentences(ids, document.gaps, *(mask if settings.mask_share else ()))
+    source = mask_gap_sentences(ids, gaps, *(mask if settings.mask_share else ()))
     if sum(map(len, source)) + 1 < settings.min_source_length:
         return SHORT_SOURCE
-    target = [ids[i] for i in document.gaps]
+    target = [ids[i] for i in gaps]
     lengths = (settings.source_length, settings.target_length)
-    metadata = {"url": document.url, "gap_sentences": document.gaps}
+    metadata = {"url": document.url, "gap_sentences": gaps}
     sample = make_sample(source, target, metadata, lengths, tokenizer, statistics)
     if isinstance(sample, Sample):
         coverage.count(statistics)
+        if document.language:
+            statistics.languages[document.language] += 1
         ends = sentence_ends(source, len(sample.source) - 1)
         sample.metadata["source_sentence_ends"] = ends
     return sample

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.shards import ID_DTYPES, Sample, id_dtype_for
 from pipeline.tokenizer import AnyTokenizer
-from preprocessing.dataset.statistics import Statistics
+from preprocessing.dataset.statistics import Statistics, share_name
 from preprocessing.readers.entries import EMPTY
 
 UNKNOWN = "unknown characters"
@@ -38,9 +38,15 @@ class Coverage:
         return self.unknown / max(self.characters, 1)
 
     def count(self, statistics: Statistics) -> None:
-        """Add the characters of a sample's texts."""
+        """Add a sample with the characters of its texts."""
         statistics.characters += self.characters
         statistics.unknown_characters += self.unknown
+        if statistics.unknown_shares is not None:
+            statistics.unknown_shares[share_name(self.unknown_share)] += 1
+
+    def __add__(self, other: "Coverage") -> "Coverage":
+        """Of both together."""
+        return Coverage(self.characters + other.characters, self.unknown + other.unknown)
 
 
 def make_sample(

@@ -10,6 +10,13 @@ SUMS = (
     "documents", "without_references", "truncated_sources", "truncated_targets", "characters",
     "unknown_characters",
 )  # fmt: skip
+UNKNOWN_SHARES = {
+    "none": 0.0,
+    "up to 0.1 %": 0.001,
+    "up to 1 %": 0.01,
+    "up to 10 %": 0.1,
+    "more": 1.0,
+}
 
 
 @dataclass
@@ -24,6 +31,11 @@ class Statistics:
     characters: int = 0
     unknown_characters: int = 0
     """Characters of the samples' whole texts that the tokenizer lacks."""
+    unknown_shares: Counter[str] | None = field(default_factory=Counter)
+    """Samples by the share of their characters that the tokenizer lacks, in UNKNOWN_SHARES.
+    None where an item of an earlier version did not count them."""
+    languages: Counter[str] = field(default_factory=Counter)
+    """Samples by language, where it was identified."""
     source_lengths: Counter[int] = field(default_factory=Counter)
     target_lengths: Counter[int] = field(default_factory=Counter)
 
@@ -46,6 +58,11 @@ class Statistics:
         for name in SUMS:
             setattr(self, name, getattr(self, name) + stored[name])
         self.excluded.update(stored["excluded"])
+        self.languages.update(stored.get("languages", {}))
+        if self.unknown_shares is not None and "unknown_shares" in stored:
+            self.unknown_shares.update(stored["unknown_shares"])
+        else:
+            self.unknown_shares = None
         for mine, name in (
             (self.source_lengths, "source_lengths"),
             (self.target_lengths, "target_lengths"),
@@ -63,13 +80,26 @@ class Statistics:
             "truncated_targets": self.truncated_targets,
             "characters": self.characters,
             "unknown_characters": self.unknown_characters,
+            **self._by_share(),
+            **({"languages": dict(sorted(self.languages.items()))} if self.languages else {}),
         }
 
+    def _by_share(self) -> dict[str, dict[str, int]]:
+        if self.unknown_shares is None:
+            return {}
+        return {"unknown_shares": {name: self.unknown_shares[name] for name in UNKNOWN_SHARES}}
 
-def length_summary(lengths: Counter[int]) -> dict[str, Any]:
-    """Mean, median, 90th percentile, maximum and histogram of {length: count}, in ids.
 
-    All but the histogram are columns of the paper's table of data sets (appendix).
+def share_name(share: float) -> str:
+    """The name in UNKNOWN_SHARES of a share from 0 to 1."""
+    return next(name for name, most in UNKNOWN_SHARES.items() if share <= most)
+
+
+def length_summary(lengths: Counter[int], limit: int) -> dict[str, Any]:
+    """Mean, median, 90th percentile, maximum, sum and histogram of {length: count}, in ids.
+
+    Also the sum after truncation to `limit` (0: none). Mean to maximum are columns of the paper's
+    table of data sets (appendix).
     """
     values = np.array(sorted(lengths))
     counts = np.array([lengths[int(value)] for value in values])
@@ -83,6 +113,8 @@ def length_summary(lengths: Counter[int]) -> dict[str, Any]:
         "median": quantile(0.5),
         "p90": quantile(0.9),
         "max": int(values[-1]),
+        "tokens": int((values * counts).sum()),
+        "tokens_kept": int((np.minimum(values, limit or values[-1]) * counts).sum()),
         "histogram": histogram(lengths),
     }
 

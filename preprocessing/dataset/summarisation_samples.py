@@ -84,8 +84,7 @@ def pair_sample(
         metadata, lengths, tokenizer, statistics,
     )  # fmt: skip
     if isinstance(sample, Sample):
-        for side in sides:
-            side.count(statistics)
+        (sides[0] + sides[1]).count(statistics)
     return sample
 
 

@@ -13,6 +13,7 @@ from preprocessing.jobs.job import Job, check_complete, check_output
 from preprocessing.jobs.manifest import files_left_out, no_documents, remedies
 from preprocessing.jobs.mpi import MpiWorld
 from preprocessing.readers.entries import Entry, Item
+from preprocessing.readers.inputs import Listing
 from preprocessing.readers.splits import SHOWN
 
 HEAD = 200  # entries of an input that are checked, at most
@@ -22,7 +23,7 @@ BY_SETTINGS = {TOO_FEW_SENTENCES, SHORT_SOURCE}
 """Exclusions that are no fault of the data: the later records may be kept."""
 
 
-def check(prepare: Callable[[], Job], finish_only: bool = False) -> None:
+def check(prepare: Callable[[Listing | None], Job], finish_only: bool = False) -> None:
     """Check the job that `prepare` describes; prints one line.
 
     Raises ValueError on bad input or output, as `run` does, on an input none of whose first entries
@@ -30,7 +31,7 @@ def check(prepare: Callable[[], Job], finish_only: bool = False) -> None:
     """
     if MpiWorld().rank:
         return
-    job = prepare()
+    job = prepare(None)
     check_output(job)
     if finish_only:
         check_complete(job)

@@ -19,6 +19,7 @@ from preprocessing.jobs.stage import (
     ShowProgress,
     array_file,
     array_stage,
+    item_sizes,
     naming,
     reported,
 )
@@ -45,7 +46,7 @@ def duplicate_stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
             entries = reported(job.read(job.items[item]), progress)
             return chosen.of(item, job.screened(entries))
 
-    yield stage("looking for duplicates", keys, [item.size for item in job.items], keys_of)
+    yield stage("looking for duplicates", keys, item_sizes(job, world), keys_of)
     plan = world.broadcast(_plan(job, keys) if world.rank == 0 else None)
     if plan is None:
         return

@@ -5,10 +5,14 @@ position among all items, so the output does not depend on the number of ranks o
 done when its marker, which holds its statistics, and the shard that the marker describes are there.
 A dataset on a store has its record (markers, leases, settings) in a local or shared folder, where
 each shard is made before it is uploaded.
+
+Files that are added to a finished dataset make a new version of it: their items follow those of the
+version before, whose shards stay as they are and whose manifest is kept under another name.
 """
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +24,7 @@ from pipeline.common.command_line import shown
 from pipeline.common.files import check_folder, create_json, replace_json
 from pipeline.common.settings import differences
 from pipeline.common.stores import Location, StorePath
+from pipeline.manifest import FORMAT_VERSION, MANIFEST
 from pipeline.shards import Sample
 from pipeline.tokenizer import AnyTokenizer
 from preprocessing.dataset.samples import at_record
@@ -27,12 +32,14 @@ from preprocessing.dataset.statistics import Statistics
 from preprocessing.jobs.upload import Uploads
 from preprocessing.readers.entries import Entry, Item, Reader
 from preprocessing.readers.evaluation_texts import EvaluationTexts
-from preprocessing.readers.inputs import describe_inputs
+from preprocessing.readers.inputs import Listing
 from preprocessing.readers.minhash import MinHash
 
 ITEMS = ".items"
 EVALUATION_TEXTS = Path(ITEMS, "evaluation texts", "00000.npy")
 SETTINGS = "settings.json"
+EXTENDING = "extending"
+"""Is there while files are added: the manifest is that of the version before."""
 SHOWN_DIFFERENCES = 5
 
 
@@ -55,7 +62,7 @@ class Job:
     split: str
     tokenizer: AnyTokenizer
     settings: dict[str, Any]
-    items: Sequence[Item]
+    listing: Listing
     read: Reader
     samples: Callable[[Iterable[Entry], Statistics], Iterator[tuple[str, Sample]]]
     screen: Callable[[Entry], Entry] | None = None
@@ -90,13 +97,14 @@ class Job:
     def description(self) -> dict[str, Any]:
         """Everything that decides the output's bytes; one folder, one description."""
         return {
-            "format_version": shards.FORMAT_VERSION,
+            "format_version": FORMAT_VERSION,
             "kind": self.kind,
             "name": self.name,
             "split": self.split,
             "tokenizer": self.tokenizer.sha256,
             **self.settings,
             **self.comparison,
+            **({"input_versions": versions} if (versions := [*self.listing.versions]) else {}),
             "inputs": list(self.inputs.values()),
         }
 
@@ -112,26 +120,39 @@ class Job:
         """Whether what is kept of an input depends on the others."""
         return bool(self.comparison)
 
-    @cached_property
+    @property
+    def items(self) -> Sequence[Item]:
+        """The work items, in the order of their shards."""
+        return self.listing.items
+
+    @property
     def inputs(self) -> dict[Location, str]:
-        """Each input file's description, which changes with its content."""
-        return describe_inputs(dict.fromkeys(item.path for item in self.items))
+        """Each input file's description."""
+        return self.listing.inputs
 
     @cached_property
     def fingerprints(self) -> list[str]:
         """Per item, a digest of everything that decides its shard.
 
-        The other inputs count only where duplicates are removed across all of them.
+        The other inputs count only where duplicates are removed across all of them, and then those
+        of its version.
         """
         settings = {**self.description}
-        if not self.compares_inputs:
-            del settings["inputs"]
-        return [
-            hashlib.sha256(
-                json.dumps([settings, number, self.inputs[item.path], item.start]).encode()
-            ).hexdigest()
-            for number, item in enumerate(self.items)
-        ]
+        settings.pop("input_versions", None)
+        inputs = settings.pop("inputs")
+        ends = self.listing.versions or (len(inputs),)
+        starts = []  # of each version's digests, so that the settings are hashed once
+        for end in ends:
+            seen = {**settings, "inputs": inputs[:end]} if self.compares_inputs else settings
+            starts.append(hashlib.sha256(f"[{json.dumps(seen)}, ".encode()))
+        place = {path: number for number, path in enumerate(self.inputs)}
+        found = []
+        for number, item in enumerate(self.items):
+            digest = starts[bisect_right(ends, place[item.path])].copy()
+            rest = json.dumps([number, self.inputs[item.path], item.start])
+            digest.update(rest.removeprefix("[").encode())
+            found.append(digest.hexdigest())
+        return found
 
     def screened(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, with reasons in place of the records that a filter excludes."""
@@ -146,12 +167,17 @@ class Job:
     @property
     def manifest_path(self) -> Path:
         """The manifest, written last."""
-        return self.output / shards.MANIFEST
+        return self.output / MANIFEST
 
     @property
     def is_complete(self) -> bool:
-        """Whether the manifest is written."""
-        return self.manifest_path.is_file()
+        """Whether the manifest is written, of all inputs."""
+        return self.manifest_path.is_file() and not self.extending.exists()
+
+    @property
+    def extending(self) -> Path:
+        """Is there while files are added to a finished dataset."""
+        return self.folder() / EXTENDING
 
     def folder(self, name: str = "") -> Path:
         """A stage's folder of markers and leases."""
@@ -190,7 +216,10 @@ def open_output(job: Job) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not create_json(path, job.description):
         check_output(job)  # perhaps another job started just now
-        if json.loads(path.read_bytes()) != job.description:
+        before = json.loads(path.read_bytes())
+        if _is_extended(job, before):
+            job.extending.touch()  # first, so that the manifest is never taken for the new one
+        if before != job.description:
             replace_json(path, job.description)
     if job.is_complete and (job.missing() or (job.uploads and not job.uploads.are_complete)):
         if job.uploads:
@@ -211,7 +240,13 @@ def check_output(job: Job) -> None:
         return
     before = json.loads(path.read_bytes())
     changes = _changes(before, job.description)
-    if changes and not _only_unused_inputs_changed(job, before):
+    if _is_extended(job, before):
+        if not job.is_complete:
+            raise ValueError(
+                f"{job.place} is not finished: finish it with the {len(before['inputs'])} inputs "
+                "that it was begun with, then add others"
+            )
+    elif changes and not _only_unused_inputs_changed(job, before):
         raise ValueError(
             f"{job.output} holds results of other settings: "
             f"{'; '.join(changes[:SHOWN_DIFFERENCES])}; choose another --output or delete it"
@@ -238,6 +273,26 @@ def _by_input(description: dict[str, Any]) -> dict[str, Any]:
     """A description with each input as a setting of its own, `input N`."""
     inputs = {f"input {n}": text for n, text in enumerate(description["inputs"])}
     return {name: value for name, value in description.items() if name != "inputs"} | inputs
+
+
+def _is_extended(job: Job, before: dict[str, Any]) -> bool:
+    """Whether the only difference is that inputs follow those of before."""
+    now = {**job.description}
+    for one in (now, before := {**before}):
+        one.pop("input_versions", None)
+    count = len(before["inputs"])
+    return (
+        now != before
+        and now == {**before, "inputs": now["inputs"]}
+        and (now["inputs"][:count] == before["inputs"])
+    )
+
+
+def earlier_inputs(output: Path) -> tuple[list[str], list[int]]:
+    """The descriptions of the inputs of the job that filled a folder, and those of its versions."""
+    path = output / ITEMS / SETTINGS
+    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    return found.get("inputs", []), found.get("input_versions", [])
 
 
 def _only_unused_inputs_changed(job: Job, before: dict[str, Any]) -> bool:

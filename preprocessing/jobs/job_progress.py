@@ -18,7 +18,9 @@ class JobProgress:
 
     def __init__(self, description: str, sizes: Sequence[int], leases: Leases) -> None:
         self._sizes, self._leases = sizes, leases
-        self._latest: dict[int, Report] = {}
+        self._latest: dict[int, Report] = {}  # of items in progress here
+        self._done: set[int] = set()
+        self._done_bytes = self._documents = 0
         self._draw_at = 0.0
         self._started = time.monotonic()
         self._bar: Progress | None = None
@@ -35,20 +37,24 @@ class JobProgress:
 
     def show(self, report: Report) -> None:
         """Take a rank's report. Called for every document; redraws every DRAW_SECONDS at most."""
-        if report.item is not None:
+        if report.item is not None and report.item not in self._done:
             self._latest[report.item] = report
         if self._bar is not None and time.monotonic() >= self._draw_at:
             self._draw_at = time.monotonic() + DRAW_SECONDS
             self._draw(self._bar)
 
     def _draw(self, bar: Progress) -> None:
-        documents = sum(report.documents for report in self._latest.values())
+        read = self._bytes()
+        documents = self._documents + sum(report.documents for report in self._latest.values())
         rate = documents / max(time.monotonic() - self._started, 1e-9)
         note = f"{documents:,} documents, {rate:,.0f} documents/s"
-        bar.update(self._bytes() - bar.done, note)
+        bar.update(read - bar.done, note)
 
     def _bytes(self) -> int:
         """Bytes of the items done so far (by any job), and read of those in progress here."""
-        done = sum(self._sizes[item] for item in self._leases.done)
-        in_progress = self._latest.keys() - self._leases.done
-        return done + sum(self._latest[item].position for item in in_progress)
+        for item in self._leases.done[len(self._done) :]:
+            self._done.add(item)
+            self._done_bytes += self._sizes[item]
+            if report := self._latest.pop(item, None):
+                self._documents += report.documents
+        return self._done_bytes + sum(report.position for report in self._latest.values())

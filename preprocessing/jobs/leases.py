@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,15 @@ class Leases:
     """The items 0 to count - 1 of a folder, as one job sees them.
 
     `is_done(item)` says whether an item is complete. Used in `with`; on exit the leases that this
-    job still holds are released. `missing` are the items not yet known to be done, `done` the
-    others.
+    job still holds are released. `done` are the items known to be done, in the order in which that
+    became known. No folder is listed, so an item costs the same however many there are.
     """
 
     def __init__(self, folder: Path, count: int, is_done: Callable[[int], bool]) -> None:
         self._folder, self._is_done = folder, is_done
-        self.done = {item for item in range(count) if is_done(item)}
-        self.missing = [item for item in range(count) if item not in self.done]
+        self.done = [item for item in range(count) if is_done(item)]
+        known = set(self.done)
+        self._waiting = deque(item for item in range(count) if item not in known)
         self._held: dict[int, Path] = {}
         self._seen: dict[Path, tuple[float, float]] = {}  # lease: (mtime, when first seen with it)
         self._owner = this_process()
@@ -48,15 +50,21 @@ class Leases:
         for item in list(self._held):
             self.release(item)
 
+    @property
+    def are_all_done(self) -> bool:
+        """Whether nothing is left to lease or to finish."""
+        return not self._waiting and not self._held
+
     def take(self) -> int | None:
-        """Lease the first item that is neither done nor leased; None if there is none now."""
-        latest = self._latest()
-        for item in [item for item in self.missing if item not in self._held]:
+        """Lease the next item that is neither done nor leased; None if there is none now."""
+        for _ in range(len(self._waiting)):
+            item = self._waiting.popleft()
             if self._is_done(item):
-                self._mark_done(item)
+                self.done.append(item)
                 continue
-            path = self._next_name(item, latest.get(item))
+            path = self._next_name(item)
             if path is None or not create_json(path, self._owner):
+                self._waiting.append(item)  # another job's: looked at again after all others
                 continue
             self._held[item] = path
             if not self._is_done(item):
@@ -66,30 +74,24 @@ class Leases:
 
     def finish(self, item: int) -> None:
         """Mark a leased item as done and release it."""
-        self._mark_done(item)
+        self.done.append(item)
         self.release(item)
 
     def release(self, item: int) -> None:
         """Give up the lease on an item."""
         self._held.pop(item).unlink(missing_ok=True)
 
-    def _mark_done(self, item: int) -> None:
-        self.done.add(item)
-        self.missing.remove(item)
-
-    def _next_name(self, item: int, lease: Path | None) -> Path | None:
+    def _next_name(self, item: int) -> Path | None:
         """The file that leases an item, or None while a running job holds it."""
         number = 0
-        if lease is not None:
-            if not self._is_stale(lease):
-                return None
-            number = _number(lease) + 1
-        return self._folder / f"{item:05d}.claim-{number}"
+        while (path := self._lease(item, number)).exists():
+            number += 1
+        if number and not self._is_stale(self._lease(item, number - 1)):
+            return None
+        return path
 
-    def _latest(self) -> dict[int, Path]:
-        """Each leased item's latest lease."""
-        leases = sorted(self._folder.glob("[0-9]*.claim-*"), key=_number)
-        return {int(path.name.partition(".")[0]): path for path in leases}
+    def _lease(self, item: int, number: int) -> Path:
+        return self._folder / f"{item:05d}.claim-{number}"
 
     def _is_stale(self, path: Path) -> bool:
         try:
@@ -156,7 +158,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def _number(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])

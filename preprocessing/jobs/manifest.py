@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline import shards
 from pipeline.common.command_line import shown
 from pipeline.common.files import when_visible
+from pipeline.manifest import FORMAT_VERSION, unknown_share
 from preprocessing.dataset.samples import UNKNOWN
 from preprocessing.dataset.statistics import Statistics, length_summary
 from preprocessing.jobs.job import Job
@@ -37,7 +37,7 @@ def build_manifest(job: Job) -> dict[str, Any]:
             }
     _check_any_kept(job, statistics)
     return {
-        "format_version": shards.FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "kind": job.kind,
         "name": job.name,
         "split": job.split,
@@ -51,7 +51,11 @@ def build_manifest(job: Job) -> dict[str, Any]:
             **job.settings,
             "deduplicate": False,
             **job.comparison,
-            "inputs": job.description["inputs"],
+            **{
+                name: job.description[name]
+                for name in ("input_versions", "inputs")
+                if name in job.description
+            },
         },
         "shards": entries,
         "counts": {
@@ -59,8 +63,11 @@ def build_manifest(job: Job) -> dict[str, Any]:
             **({"expected": job.expected_samples} if job.expected_samples else {}),
         },
         "lengths": {
-            "source": length_summary(statistics.source_lengths),
-            "target": length_summary(statistics.target_lengths),
+            side: length_summary(lengths, job.settings.get(f"{side}_length", 0))
+            for side, lengths in (
+                ("source", statistics.source_lengths),
+                ("target", statistics.target_lengths),
+            )
         },
         **({"left_out_files": left_out} if left_out else {}),
     }
@@ -104,7 +111,7 @@ def summary(job: Job, manifest: dict[str, Any]) -> str:
         f"in {len(manifest['shards'])} shards" + (f"; excluded: {excluded}" if excluded else "")
     )
     if unknown := counts["unknown_characters"]:
-        share = shards.unknown_share(manifest)
+        share = unknown_share(manifest)
         text += f"; the tokenizer lacks {share:.2%} of their characters ({unknown:,})"
     if hidden := counts.get("without_references"):
         text += f"; {hidden} have no reference and cannot be scored"

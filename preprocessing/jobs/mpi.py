@@ -121,7 +121,7 @@ def run_as_coordinator(world: MpiWorld, leases: Leases, make: Make, show: Show) 
         make(item, progress)
         leases.finish(item)
 
-    while leases.missing:
+    while not leases.are_all_done:
         serve_workers()
         if (item := take()) is not None:
             make_here(item)

@@ -63,7 +63,10 @@ def add_common_options(
         "--dry_run", action="store_true", help="check inputs, tokenizer and output, write nothing"
     )
     parser.add_argument(
-        "--report", action="store_true", help="also plot the lengths to report.png in the output"
+        "--report",
+        action="store_true",
+        help="also write a page to report/report.html in the output: what was kept and excluded, "
+        "lengths, tokens, languages",
     )
 
 

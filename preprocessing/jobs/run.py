@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline import shards
 from pipeline.common.command_line import shown
 from pipeline.common.files import replace_bytes, replace_json
+from pipeline.manifest import keep_version, write_manifest
 from preprocessing.dataset.statistics import Statistics
 from preprocessing.jobs.duplicate_stages import (
     DUPLICATE_FOLDERS,
@@ -24,27 +25,29 @@ from preprocessing.jobs.job_progress import JobProgress
 from preprocessing.jobs.leases import Leases
 from preprocessing.jobs.manifest import build_manifest, summary
 from preprocessing.jobs.mpi import MpiWorld, run_as_coordinator, run_as_worker
-from preprocessing.jobs.stage import JobStage, array_stage, naming, reported
+from preprocessing.jobs.stage import JobStage, array_stage, item_sizes, naming, reported
+from preprocessing.readers.inputs import Listing
 
-REPORT = "report.png"
 
-
-def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = False) -> None:
+def run(
+    prepare: Callable[[Listing | None], Job], finish_only: bool = False, report: bool = False
+) -> None:
     """Make the dataset that `prepare` describes, or what is missing of it, on all ranks.
 
+    `prepare(None)` lists the inputs, `prepare(listing)` takes another rank's listing.
     `finish_only` makes no shard: it checks that all are there and writes the manifest. `report`
-    also plots the manifest's lengths. Raises ValueError on bad input, on a folder that holds
+    also writes a page about it. Raises ValueError on bad input, on a folder that holds
     results of other settings, and where no document is kept.
     """
     world = MpiWorld()
-    if world.rank == 0:  # first and alone, so that an error is reported once
-        job = prepare()
+    if world.rank == 0:  # first and alone: it looks at the inputs, and an error is reported once
+        job = prepare(None)
         open_output(job)
         if finish_only:
             check_complete(job)
-    world.broadcast(None)
-    if world.rank:
-        job = prepare()
+        world.broadcast(job.listing)
+    else:
+        job = prepare(world.broadcast(None))
     for stage in _stages(job, world):
         stage.folder.mkdir(parents=True, exist_ok=True)
         if world.rank:
@@ -61,17 +64,17 @@ def run(prepare: Callable[[], Job], finish_only: bool = False, report: bool = Fa
         _remove(job.folder("manifest"), ".*.tmp", "*.claim-*")
         manifest = shards.Dataset(job.output).manifest
         if report:
-            from preprocessing.dataset.plots import save_report  # matplotlib takes a second
+            from preprocessing.dataset.report import FOLDER, write_report  # matplotlib is slow
 
-            save_report(manifest, job.output / REPORT)
+            page = write_report(manifest, job.output / FOLDER)
             if job.uploads:
-                job.uploads.add(job.output / REPORT)
+                job.uploads.add(page, page.name)
         print(summary(job, manifest), flush=True)
 
 
 def _stages(job: Job, world: MpiWorld) -> Iterator[JobStage]:
     """The stages of a job; rank 0 decides which."""
-    sizes = [item.size for item in job.items]
+    sizes = item_sizes(job, world)
     texts = job.evaluation_texts
     if (texts or job.compares_inputs) and world.broadcast(world.rank == 0 and bool(job.missing())):
         if texts:
@@ -135,10 +138,15 @@ def _finish(job: Job) -> None:
     """Write the manifest, after removing everything that only the job needed."""
     manifest = build_manifest(job)
     _remove_leftovers(job)
+    if job.extending.exists():
+        kept = keep_version(job.output)
+        if job.uploads:
+            job.uploads.add(kept)
     replace_bytes(job.output / job.tokenizer.file_name, job.tokenizer.path.read_bytes())
     if job.uploads:
         job.uploads.finish(manifest, job.folder("manifest"))
-    shards.write_manifest(job.output, manifest)
+    write_manifest(job.output, manifest)
+    job.extending.unlink(missing_ok=True)
 
 
 def _remove_leftovers(job: Job) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.common.files import flush_to_disk, temporary_name
-from preprocessing.jobs.mpi import Make
+from preprocessing.jobs.job import Job
+from preprocessing.jobs.mpi import Make, MpiWorld
 from preprocessing.readers.entries import Entry, InputError, Item
 
 ShowProgress = Callable[[int, int], None]
@@ -37,6 +38,11 @@ def array_stage(
         lambda item: array_file(folder, item).is_file() or is_over(),
         lambda item, progress: save(array_file(folder, item), make(item, progress)),
     )
+
+
+def item_sizes(job: Job, world: MpiWorld) -> list[int]:
+    """What each item reads, in bytes; only rank 0 needs it, and asks for the files' sizes."""
+    return [item.size for item in job.items] if world.rank == 0 else []
 
 
 def array_file(folder: Path, item: int) -> Path:

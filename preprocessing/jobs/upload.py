@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline import shards
 from pipeline.common.stores import StorePath, put, remove, size_of, sizes
+from pipeline.manifest import MANIFEST, write_manifest
 
 SUFFIXES = (".npy", ".tar")  # in the order in which they are uploaded
 
@@ -28,7 +28,7 @@ class Uploads:
     @property
     def are_complete(self) -> bool:
         """Whether the manifest was there when the job began."""
-        return shards.MANIFEST in self._listed
+        return MANIFEST in self._listed
 
     def hold(self, shard: dict[str, Any]) -> bool:
         """Whether the files of a shard, given as in the manifest, are there."""
@@ -52,7 +52,7 @@ class Uploads:
 
     def reopen(self) -> None:
         """Remove the manifest: the dataset is no longer complete."""
-        remove(self.folder / shards.MANIFEST)
+        remove(self.folder / MANIFEST)
 
     def finish(self, manifest: dict[str, Any], local: Path) -> None:
         """Upload the manifest, by way of the folder `local`.
@@ -66,8 +66,8 @@ class Uploads:
                     f"{self.folder / shard['name']}.tar is not there as this job left it; see that "
                     "nothing else writes there, then run the same command, which makes it again"
                 )
-        shards.write_manifest(local, manifest)
-        self.add(local / shards.MANIFEST)
+        write_manifest(local, manifest)
+        self.add(local / MANIFEST)
 
 
 def _among(found: dict[str, int], shard: dict[str, Any]) -> bool:

@@ -91,11 +91,18 @@ class Filters:
         return text, None
 
     def screen(self, entry: Entry) -> Entry:
-        """The entry {text, url}, or the same with the reason for its exclusion as the record."""
+        """The entry {text, url}, or the same with the reason for its exclusion as the record.
+
+        With `languages`, a record that stays also has the language's code.
+        """
         if isinstance(entry.record, str):
             return entry
-        text, fault = self.keep(entry.record["text"], entry.record["url"])
-        return entry._replace(record=fault or {**entry.record, "text": text})
+        before = entry.record["text"]
+        text, fault = self.keep(before, entry.record["url"])
+        if fault:
+            return entry._replace(record=fault)
+        language = {"language": self.languages.language(before)} if self.languages else {}
+        return entry._replace(record={**entry.record, "text": text, **language})
 
 
 def add_filter_options(parser: argparse.ArgumentParser) -> None:

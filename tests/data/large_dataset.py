@@ -14,7 +14,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pipeline.shards import Sample, file_sha256, write_manifest, write_shard
+from pipeline.manifest import write_manifest
+from pipeline.shards import Sample, file_sha256, write_shard
 
 SHARDS, SAMPLES = 32, 120_000
 

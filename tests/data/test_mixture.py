@@ -10,7 +10,8 @@ from pipeline.config import DataConfig, parse
 from pipeline.data.batches import Batches
 from pipeline.data.mixture import Mixture
 from pipeline.data.order import GlobalOrder
-from pipeline.shards import MANIFEST, Dataset, file_sha256
+from pipeline.manifest import MANIFEST
+from pipeline.shards import Dataset, file_sha256
 
 
 def mixture(train, **more) -> Mixture:

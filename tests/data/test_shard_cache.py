@@ -21,7 +21,8 @@ from pipeline.data import shard_cache
 from pipeline.data.batches import Batches
 from pipeline.data.mixture import Mixture
 from pipeline.data.shard_cache import LOCK, ShardCache
-from pipeline.shards import Dataset, write_manifest, write_shard
+from pipeline.manifest import write_manifest
+from pipeline.shards import Dataset, write_shard
 
 
 @pytest.fixture(autouse=True)

@@ -105,8 +105,8 @@ def data(dataset_folder, tmp_path) -> Path:
     shutil.copytree(dataset_folder, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["lengths"] = {
-        "source": length_summary(Counter({40: 20, 100: 6})),
-        "target": length_summary(Counter({9: 26})),
+        "source": length_summary(Counter({40: 20, 100: 6}), 0),
+        "target": length_summary(Counter({9: 26}), 0),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder

@@ -8,9 +8,10 @@ import pytest
 from finished_evaluation import finish
 from tiny_bert import make_bert
 
+from pipeline.manifest import write_manifest
 from pipeline.metrics import main as metrics
 from pipeline.report import main as report
-from pipeline.shards import Dataset, write_manifest
+from pipeline.shards import Dataset
 
 
 def row_of_locost(text: str, heading: str) -> dict[str, str]:

@@ -16,10 +16,11 @@ from pipeline.evaluation.examples import Examples
 from pipeline.evaluation.preparation import EvaluationOptions
 from pipeline.evaluation.results import SUBMISSION
 from pipeline.inference.decode import Summary
+from pipeline.manifest import write_manifest
 from pipeline.model import load_model
 from pipeline.model.generation import DecodingStrategy
 from pipeline.scoring.rouge import score
-from pipeline.shards import Dataset, Sample, write_manifest, write_shard
+from pipeline.shards import Dataset, Sample, write_shard
 from pipeline.training.callbacks.stop_request import StopRequest
 from pipeline.training.validation_set import ValidationSet
 

@@ -27,9 +27,10 @@ from pipeline.evaluation.source_use import (
     plan_exchange,
     tenth,
 )
+from pipeline.manifest import write_manifest
 from pipeline.model import load_model
 from pipeline.scoring.source_use import Losses, mean_over_seeds, rises, summarise
-from pipeline.shards import Dataset, Sample, write_manifest, write_shard
+from pipeline.shards import Dataset, Sample, write_shard
 
 CLI = Path(__file__).resolve().parents[2] / "pipeline" / "evaluate.py"
 EOS = 1

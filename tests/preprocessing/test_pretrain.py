@@ -96,6 +96,9 @@ def test_truncation_keeps_eos_and_the_selection(
     for side, limit in (("source", 50), ("target", 20)):
         longer = sum(len(getattr(sample, side)) > limit for sample in whole)
         assert counts[f"truncated_{side}s"] == longer > 0
+    for side, lengths in cut.manifest["lengths"].items():
+        assert lengths.pop("tokens_kept") == sum(len(getattr(sample, side)) for sample in cut)
+        assert whole.manifest["lengths"][side].pop("tokens_kept") == lengths["tokens"]
     assert cut.manifest["lengths"] == whole.manifest["lengths"]  # before truncation
 
 
@@ -120,6 +123,8 @@ def test_bad_records_are_counted_by_reason(command, tokenizer_path, tmp_path):
     (tmp_path / "c4-0.jsonl").write_bytes(b"\n".join(lines))
     command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
     counts = Dataset(tmp_path / "out").manifest["counts"]
+    shares = counts.pop("unknown_shares")
+    assert shares.pop("up to 1 %") == 2 and set(shares.values()) == {0}
     assert counts == {
         "documents": 12,
         "kept": 2,

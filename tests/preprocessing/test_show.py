@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from made_up_text import write_lines
 
-from pipeline.shards import Dataset, Sample, write_manifest, write_shard
+from pipeline.manifest import write_manifest
+from pipeline.shards import Dataset, Sample, write_shard
 from preprocessing import finetune, pretrain, show
 from preprocessing.dataset.as_text import sample_text
 from preprocessing.dataset.verify import faults

@@ -12,6 +12,7 @@ import pytest
 import torch
 from written_runs import write_learning_run
 
+from pipeline.common.html import ROOT, escape, hide_paths, to_html
 from pipeline.distributed.world import World
 from pipeline.evaluation.evaluator import evaluate
 from pipeline.evaluation.examples import mean_words
@@ -20,7 +21,6 @@ from pipeline.evaluation.systems import SYSTEMS, derangement
 from pipeline.model.generation import DecodingStrategy
 from pipeline.report import main, parse
 from pipeline.reporting.demo import TASK, in_a_word
-from pipeline.reporting.html import ROOT, escape, hide_paths, to_html
 from pipeline.reporting.marking import content_words
 from pipeline.reporting.plots import smooth
 from pipeline.scoring.rouge import mean_rouge

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from pipeline.reporting.html import to_html
+from pipeline.common.html import to_html
 from pipeline.reporting.marking import beginning, content_words, find_use, mark, share
 
 

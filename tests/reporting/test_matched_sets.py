@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.evaluation.results import trained_length
+from pipeline.manifest import write_manifest
 from pipeline.report import main, parse, read_paper_inputs
 from pipeline.reporting.paper.inputs import read_set_evaluation
-from pipeline.shards import Dataset, write_manifest
+from pipeline.shards import Dataset
 
 INTERVAL = {"value": 1.0, "low": 0.0, "high": 2.0}
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum", "mean_rouge", "mean_rouge_L")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reporting.html import folded, to_html
+from pipeline.common.html import folded, markdown_table, to_html
 from pipeline.reporting.paper.comparison_table import Spread, Table
-from pipeline.reporting.tables import markdown_table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WORDS = ["LongT5-base", "ROUGE-1", "--train.max_steps", "preprocessing/documentation.py", "a–b"]

@@ -17,10 +17,11 @@ from pipeline.common.plot_style import PALETTE
 from pipeline.distributed.world import World
 from pipeline.evaluation.evaluator import evaluate
 from pipeline.evaluation.preparation import EvaluationOptions
+from pipeline.manifest import write_manifest
 from pipeline.model.generation import DecodingStrategy
 from pipeline.report import main, parse
 from pipeline.reporting.replica import over_seeds, ratio
-from pipeline.shards import Dataset, write_manifest, write_shard
+from pipeline.shards import Dataset, write_shard
 from pipeline.stages.replica import SYSTEMS, ReplicaStages
 from pipeline.tokenizer import Tokenizer
 

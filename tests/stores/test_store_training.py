@@ -18,7 +18,8 @@ from pipeline.data.mixture import Mixture
 from pipeline.data.shard_cache import ShardCache
 from pipeline.data.stored_dataset import StoredDataset, open_dataset
 from pipeline.distributed.world import World
-from pipeline.shards import DamagedData, Dataset, write_manifest, write_shard
+from pipeline.manifest import write_manifest
+from pipeline.shards import DamagedData, Dataset, write_shard
 from pipeline.training.prepare import prepare
 
 pytestmark = pytest.mark.slow

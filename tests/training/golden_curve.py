@@ -19,7 +19,8 @@ import sentencepiece
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline.shards import Sample, write_manifest, write_shard  # noqa: E402
+from pipeline.manifest import write_manifest  # noqa: E402
+from pipeline.shards import Sample, write_shard  # noqa: E402
 from pipeline.tokenizer import EOS_ID, Tokenizer  # noqa: E402
 
 FIXTURE = ROOT / "tests" / "fixtures" / "golden_curve.txt"

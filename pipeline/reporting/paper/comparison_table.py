@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.reporting.html import folded
-from pipeline.reporting.tables import markdown_table
+from pipeline.common.html import folded, markdown_table
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from pipeline.common.html import escape
 from pipeline.reporting.equal_settings import kernel_words, recomputation_words
-from pipeline.reporting.html import escape
 from pipeline.reporting.length_plot import Curve, plot_curves
 from pipeline.reporting.measurements import MEMORIES, MODES, Measurements, extremes, figure
 from pipeline.reporting.paper import kernels

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.html import escape
 from pipeline.reporting.evaluation_reader import read_results
-from pipeline.reporting.html import escape
 from pipeline.reporting.json_file import read_json_object
 from pipeline.reporting.measurements import Measurements
 from pipeline.reporting.paper.kernels import KernelPictures

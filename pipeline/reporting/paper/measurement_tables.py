@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.common.html import escape
 from pipeline.common.power_law import fit_exponent
-from pipeline.reporting.html import escape
 from pipeline.reporting.measurements import MEMORIES, MODES, Measurements, extremes, figure
 from pipeline.reporting.paper.comparison_table import Cells, Spread, Table, Value, figure_of
 from pipeline.reporting.paper.inputs import PaperInputs, system_title

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.html import escape, folded, markdown_table, write_page
 from pipeline.reporting import plots, source_use
 from pipeline.reporting.evaluation_reader import letters_line, shown_settings, verdicts
-from pipeline.reporting.html import escape, folded, write_page
 from pipeline.reporting.paper import figures as paper_figures
 from pipeline.reporting.paper import measurement_tables, score_tables, setting_tables
 from pipeline.reporting.paper.comparison_table import LEGEND
@@ -14,7 +14,7 @@ from pipeline.reporting.paper.inputs import PaperInputs, ordered, title
 from pipeline.reporting.paper.published import PaperSet, paper
 from pipeline.reporting.paper.to_fill import to_fill
 from pipeline.reporting.run_reader import LOSS_NOTE, cost, cost_table, loss_table
-from pipeline.reporting.tables import ROUGE_COLUMNS, markdown_table, settings_table
+from pipeline.reporting.tables import ROUGE_COLUMNS, settings_table
 from pipeline.scoring.bootstrap import Interval, ranged
 from pipeline.scoring.rouge import MEAN_COLUMNS, TYPES, mean_column
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.reporting.html import escape
+from pipeline.common.html import escape, markdown_table
 from pipeline.reporting.paper.comparison_table import Cells, Table, Value
 from pipeline.reporting.paper.inputs import (
     PaperInputs,
@@ -14,7 +14,6 @@ from pipeline.reporting.paper.inputs import (
 )
 from pipeline.reporting.paper.measurement_tables import ONE, TWO, memory_table
 from pipeline.reporting.paper.published import LONGT5, PaperSet, paper
-from pipeline.reporting.tables import markdown_table
 from pipeline.scoring.rouge import mean_column
 
 MISPRINT = 0.2

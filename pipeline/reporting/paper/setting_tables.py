@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pipeline.common.html import escape, folded, markdown_table
 from pipeline.common.settings import flatten
-from pipeline.reporting.html import escape, folded
 from pipeline.reporting.paper.comparison_table import NOTHING, Cells, Table, Value
 from pipeline.reporting.paper.inputs import PaperInputs, ordered, split_name, title
 from pipeline.reporting.paper.published import paper
-from pipeline.reporting.tables import markdown_table
 
 PRETRAINING, SHARDS, FINETUNING, EVALUATION = (
     "pre-training", "pre-training shards", "fine-tuning", "evaluation",

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import markdown
@@ -89,3 +89,10 @@ def hide_paths(text: str) -> str:
         return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
     return re.sub(r"(?<![\w.~/-])(?:/[^\s/'\":,]+)+", shorten, text)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """Rows under a header; `align` has one letter a column: l (left) or r (right)."""
+    rule = [":--" if side == "l" else "--:" for side in align]
+    lines = [header, rule, *([cell.replace("|", "&#124;") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
