@@ -1,7 +1,7 @@
 """Make report.md, report.html and their pictures from runs, evaluations and measurements.
 
 `paper`: the paper's nine tables and its figures, with ours. `demo`: the results of `make demo`.
-`replica`: the results of replica.py.
+`replica`: the results of replica.py, which `replica-result` reads from its trainings.
 """
 
 if not __package__:
@@ -11,15 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from pipeline.common.command_line import Parser, count_from, exit_on_user_error
-from pipeline.common.files import check_folder
-from pipeline.evaluation.examples import Examples
+from pipeline.common.files import check_folder, replace_json, replace_text
+from pipeline.common.html import refreshed
 from pipeline.evaluation.results import TRAINED
 from pipeline.reporting import demo as demo_report
 from pipeline.reporting import replica as replica_report
-from pipeline.reporting.evaluation_reader import letters_line, read_results
 from pipeline.reporting.measurements import read_measurements
 from pipeline.reporting.paper import report as paper_report
 from pipeline.reporting.paper.inputs import (
@@ -33,6 +30,7 @@ from pipeline.reporting.paper.inputs import (
 )
 from pipeline.reporting.paper.kernels import read_kernels
 from pipeline.reporting.paper.published import LOCOST, paper
+from pipeline.reporting.replica_results import read_replica, search_result, seed_result
 from pipeline.reporting.run_reader import read_run
 from pipeline.reporting.stage_times import read_stages
 from pipeline.shards import Dataset
@@ -98,11 +96,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "output": "folder to write into",
     }.items():
         page.add_argument(f"--{name}", type=Path, required=True, help=meaning)
-    page = pages.add_parser("replica", help="the replica's report; every argument is required")
+    page = pages.add_parser("replica", help="the replica's report")
+    page.add_argument("--results", type=Path, required=True, help="replica.py's folder of results")
+    where = page.add_mutually_exclusive_group(required=True)
+    where.add_argument("--output", type=Path, help="folder to write the report into")
+    where.add_argument("--refresh", type=Path, metavar="PAGE", help="or: a Markdown page's part")
+    page = pages.add_parser("replica-result", help="a search or a seed of the replica as one file")
     page.add_argument("--folder", type=Path, required=True, help="replica.py's output folder")
-    page.add_argument("--systems", nargs="+", required=True, help="names of the systems")
-    page.add_argument("--seeds", type=count_from(0), nargs="+", required=True, help="their seeds")
-    page.add_argument("--output", type=Path, required=True, help="folder to write into")
+    page.add_argument("--system", required=True, help="name of the system")
+    which = page.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=count_from(0), help="the seed")
+    which.add_argument("--search", action="store_true", help="the search")
+    page.add_argument("--output", type=Path, required=True, help="JSON file to write")
     return parser.parse_args(arguments)
 
 
@@ -253,41 +258,25 @@ def write_demo_page(options: argparse.Namespace) -> str:
 
 
 def write_replica_page(options: argparse.Namespace) -> str:
-    """The message to print. Raises ValueError or OSError where an input is missing."""
-    folder = options.folder
-    runs = {(s, seed): folder / f"{s}-{seed}" for s in options.systems for seed in options.seeds}
-    read_scores = replica_report.read_scores
-    evaluation = next(iter(runs.values())) / "evaluation"
-    lead = read_scores(evaluation, replica_report.LEAD)
-    whole = Examples(Dataset(folder / "shards" / "test"), source_length=0, limit=len(lead))
-    inputs = replica_report.ReplicaInputs(
-        scores={
-            system: {
-                name: [read_scores(runs[system, seed] / "evaluation", name)
-                       for seed in options.seeds]
-                for name in ("model", replica_report.PERMUTED)
-            }
-            for system in options.systems
-        },
-        lead=lead,
-        letters=letters_line(read_results(evaluation, (replica_report.LEAD,))),
-        lengths=np.array([len(whole[index].source) for index in range(len(whole))]),
-        runs={
-            **{f"{s}, pre-training": read_run(folder / f"{s}-pretrain") for s in options.systems},
-            **{f"{s}, seed {seed}": read_run(run / "finetune") for (s, seed), run in runs.items()},
-        },
-        measurements=read_measurements([folder / "measurements" / "systems.json"]),
-        stages=read_stages(folder / "stages.json"),
-        source_use={
-            system: found
-            for system in options.systems
-            if (found := replica_report.read_rises(
-                [runs[system, seed] / "evaluation" for seed in options.seeds]
-            ))
-        },
-    )  # fmt: skip
-    replica_report.write_report(inputs, options.output)
+    """The message to print. Raises ValueError or OSError where there are no results."""
+    results = read_replica(options.results)
+    if options.refresh:
+        page = options.refresh.read_text(encoding="utf-8")
+        text = replica_report.page_lines(results)
+        replace_text(options.refresh, refreshed(page, "replica", text))
+        return f"{options.refresh}, from {options.results}"
+    replica_report.write_report(results, options.output)
     return written(options.output)
+
+
+def write_replica_result(options: argparse.Namespace) -> str:
+    """The message to print. Raises ValueError or OSError where a part is missing."""
+    if options.search:
+        found = search_result(options.folder, options.system)
+    else:
+        found = seed_result(options.folder, options.system, options.seed)
+    replace_json(options.output, found)
+    return f"{options.output} written"
 
 
 def written(output: Path) -> str:
@@ -299,7 +288,10 @@ def written(output: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the report. Exit status: 0; 2, after one line, when a part of it is missing."""
     options = parse(arguments)
-    pages = {"paper": write_paper_page, "demo": write_demo_page, "replica": write_replica_page}
+    pages = {
+        "paper": write_paper_page, "demo": write_demo_page, "replica": write_replica_page,
+        "replica-result": write_replica_result,
+    }  # fmt: skip
     print(pages[options.page](options))
     return 0
 

@@ -3,9 +3,9 @@
 `python -m preprocessing.documentation --output DIR` writes docstrings as pre-training text in C4's
 format, and a summarisation set, from source files read with `ast` (nothing is imported). By PEP 257
 a docstring's first paragraph is its summary. The document to summarise is the rest of a function's
-source as words; with `--whole`, the rest of the docstring and all nested docstrings, such as those
-of a module's classes. Packages of the validation and test splits are left out of the pre-training
-text.
+source as words; with `--whole`, that of a whole module or class, and its summary is the prose that
+the docstring begins with. Packages of the validation and test splits are left out of the
+pre-training text.
 """
 
 if not __package__:
@@ -52,8 +52,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--whole",
         action="store_true",
-        help="pairs of whole modules, classes and functions with all nested docstrings, of at "
-        "least 3,000 characters; default: of functions, their source as words",
+        help="pairs of whole modules and classes, of 3,000 to 64,000 characters, with summaries of "
+        "15 to 100 words; default: of functions",
     )
     parser.add_argument(
         "--passage_characters",

@@ -17,7 +17,6 @@ from pipeline.benchmarking.system_ratios import (
 )
 from pipeline.benchmarking.system_record import lengths_by_machine
 
-BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
 HEADINGS: dict[Verdict, str] = {
     "loses": "Where LOCOST loses",
     "within the spread": "Within the spread",
@@ -252,11 +251,3 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> 
         yield markdown_table(header, rows, align).rstrip("\n")
     else:
         yield "Nowhere."
-
-
-def refreshed(page: str, lines: Sequence[str]) -> str:
-    """The page with what stands between its marks replaced. Raises ValueError without the marks."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise ValueError(f"the page needs one line {BEGIN} and, below it, one line {END}")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    return "\n".join([before + BEGIN, "", *lines, "", END + after])

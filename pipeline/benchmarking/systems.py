@@ -26,12 +26,11 @@ from pipeline.benchmarking.cases import Case, Memory, Mode, Row
 from pipeline.benchmarking.sweep import measure_apart
 from pipeline.benchmarking.system_ratios import OURS
 from pipeline.benchmarking.system_record import SystemRecord, code_fingerprint, read_record
-from pipeline.benchmarking.system_text import page_lines, refreshed, summary
+from pipeline.benchmarking.system_text import page_lines, summary
 from pipeline.common.files import replace_text
 from pipeline.common.paths import ROOT
 from pipeline.common.units import GIB
 from pipeline.distributed.device import hardware_name
-from pipeline.model.encoder import TOKEN_BLOCK
 
 LEGACY = ROOT / ".venv-legacy" / "bin" / "python"
 NAMES = (OURS, *SYSTEMS, *(f"{name}:{choice}" for name in SYSTEMS for choice in ATTENTION[1:]))
@@ -93,8 +92,10 @@ def run(options: argparse.Namespace, device: torch.device, memory_bytes: int | N
 
 def write_page(page: Path, written: Path) -> None:
     """Write the record's tables between the marks of a page. Raises ValueError without either."""
-    lines = [*page_lines(read_record(written), written.name)]
-    replace_text(page, refreshed(page.read_text(encoding="utf-8"), lines))
+    from pipeline.common.html import refreshed  # needs more than a GPU node may have
+
+    text = "\n".join(page_lines(read_record(written), written.name))
+    replace_text(page, refreshed(page.read_text(encoding="utf-8"), "systems", text))
     print(f"{page}, from {written}")
 
 
@@ -136,16 +137,14 @@ def runs(options: argparse.Namespace) -> Iterator[tuple[Case, int]]:
 def known(case: Case, before: Sequence[Row]) -> Row | None:
     """The case's row where the rows before it already give it; None where it must be run.
 
-    A failure at a shorter length would repeat; and without gradients the only memory saving is
-    LOCOST's blocks of tokens, in long inputs.
+    A failure at a shorter length would repeat; and without gradients only LOCOST saves memory.
     """
     same = [row for row in before if (row["subject"], row["mode"]) == (case.subject, case.mode)]
     for row in sorted(same, key=lambda row: row["length"]):
         if row["memory"] == case.memory and row["length"] < case.length and "cross" in row:
             cross = f"{row['cross'].split(' (at ')[0]} (at {row['length']:,})"
             return {**asdict(case), "cross": cross, "runs": []}
-    blocks = case.subject == OURS and case.length > TOKEN_BLOCK
-    if (case.mode, case.memory) == ("inference", "saving") and not blocks:
+    if (case.mode, case.memory) == ("inference", "saving") and case.subject != OURS:
         for row in same:
             if (row["memory"], row["length"]) == ("plain", case.length):
                 return {**row, "memory": "saving", "as": "plain"}

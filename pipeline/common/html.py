@@ -68,6 +68,18 @@ def _boxed(table: str) -> str:
     return f'<div class="wide" tabindex="0">\n{whole}\n</div>'
 
 
+def refreshed(page: str, name: str, text: str) -> str:
+    """The page with `text` between its lines <!-- NAME: begin --> and <!-- NAME: end -->.
+
+    Raises ValueError without these two lines.
+    """
+    begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page needs one line {begin} and, below it, one line {end}")
+    before, after = page.split(begin)[0], page.split(end)[1]
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"
+
+
 def folded(line: str, paragraphs: Iterable[str]) -> Iterator[str]:
     """Paragraphs of Markdown behind one line, which unfolds them."""
     yield f'<details markdown="1">\n<summary>{line}</summary>'

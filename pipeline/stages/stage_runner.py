@@ -22,11 +22,15 @@ from pipeline.common.paths import ROOT
 
 @dataclass(frozen=True)
 class CommandStage:
-    """A named command line; `command` is called only after the stages before it are complete."""
+    """A named command line; `command` is called only after the stages before it are complete.
+
+    Where the file `result` is there, made here or taken from elsewhere, the stage is complete.
+    """
 
     name: str
     title: str
     command: Callable[[], list[str]]
+    result: Path | None = None
 
 
 def run_stages(
@@ -50,7 +54,8 @@ def run_stages(
     wait_for_orphans(folder)
     for number, stage in enumerate(stages, 1):
         run_stage(stage, number, len(stages) + 1, folder / "stages")
-    done = [json.loads((folder / "stages" / f"{stage.name}.json").read_text()) for stage in stages]
+    markers = (folder / "stages" / f"{stage.name}.json" for stage in stages)
+    done = [json.loads(marker.read_text()) for marker in markers if marker.exists()]
     replace_json(folder / "stages.json", done)
     (folder / "stages" / f"{report.name}.json").unlink(missing_ok=True)  # fast, and never outdated
     run_stage(report, len(stages) + 1, len(stages) + 1, folder / "stages")
@@ -64,6 +69,9 @@ def run_stage(stage: CommandStage, number: int, count: int, markers: Path) -> No
     print(f"\n[{number}/{count}] {stage.title}", flush=True)
     if marker.exists():
         print("complete, skipped")
+        return
+    if stage.result is not None and stage.result.exists():
+        print(f"skipped: {displayed([str(stage.result)])} has its result")
         return
     command = stage.command()
     print(f"$ {displayed(command)}", flush=True)

@@ -30,6 +30,7 @@ STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nothing else holds
 NEW_LINE = re.compile(
     r"[-*+•] |\d+[.)] |>>>|\.\.\.|:\w|\.\. |\*{0,2}[\w.]+( \([^)]*\))?:( |$)|[\w.]+ (--|:) "
 )
+RULER = re.compile(r"([=~^\-*+#.`_])\1{2,}")  # under a heading
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def unwrap(text: str) -> str:
     indent = -1
     for line in text.expandtabs().splitlines():
         content = " ".join(line.split())
-        if not content or re.fullmatch(r"([=~^\-*+#.`_])\1{2,}", content):
+        if not content or RULER.fullmatch(content):
             indent = -1
             continue
         here = len(line) - len(line.lstrip())

@@ -25,7 +25,7 @@ from preprocessing.dataset.documentation_corpus import (
     without_duplicates,
 )
 from preprocessing.documentation import REQUIREMENTS
-from preprocessing.readers.documented_modules import read_module, whole_pairs
+from preprocessing.readers.documented_modules import read_module
 from preprocessing.readers.python_sources import (
     Module,
     Pair,
@@ -35,6 +35,7 @@ from preprocessing.readers.python_sources import (
     required_distributions,
     unwrap,
 )
+from preprocessing.readers.whole_sources import leading_prose, whole_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "It continues, word after word after word. " * 20
@@ -119,22 +120,66 @@ def test_duplicates_and_leaks():
     assert leaked(pairs, ["and xnobody else says these many words too"]) == {"c"}
 
 
-def test_a_whole_module_is_summarised_by_its_first_paragraph():
-    """Its document includes nested docstrings and does not repeat the summary."""
-    found = [
-        ("m", f"What it is for.\n\n{LONG}"),
-        ("m.A", f"A class of its own.\n\nMore of it. {'A word. ' * 500}"),
-        ("m.A.run", "Run it."),
-        ("m.Again", f"Short of words here.\n\nIt is short of words here. {'A word. ' * 500}"),
-        ("m.f", "Too little to summarise.\n\nA word."),
-    ]
-    module, a_class = whole_pairs("m", found)
-    assert (module.id, module.summary) == ("m", "What it is for.")
-    assert module.document.startswith(LONG.strip()) and "What it is for" not in module.document
-    assert module.document.endswith("Too little to summarise.\nA word.")
-    assert (a_class.id, a_class.summary) == ("m.A", "A class of its own.")
-    assert a_class.document.endswith("A word.\nRun it.")
-    assert whole_pairs("m", found[:1]) == []  # too short
+WHOLE = '''# Licensed to nobody.
+"""Reads the river's level from a gauge and warns the mill.
+
+The gauge is asked every minute, and the warning is repeated until somebody answers it.
+
+Arguments are:
+    gauge: where it stands
+
+>>> warn()
+"""
+import time
+
+
+class RiverGauge(Base):
+    """A gauge at one place of the river, which keeps the last hundred levels that it was asked for.
+
+    - one of many
+    """
+
+    def read_level(self):
+        # Ask it twice.
+        """Read it."""
+        return self.lastLevel
+'''
+
+
+def test_a_whole_module_or_class_is_summarised_by_its_leading_prose(tmp_path):
+    path = tmp_path / "level.py"
+    path.write_text(WHOLE + "# So it goes on, line after line.\n" * 120)
+    module = Module(path, "river", "river.level")
+    source = parse(module)
+    (whole,) = whole_pairs(module, source)  # the class is too short a document
+    assert whole.id == "river.level" and whole.package == "river"
+    assert whole.summary == (
+        "Reads the river's level from a gauge and warns the mill. The gauge is asked every minute, "
+        "and the warning is repeated until somebody answers it."
+    )
+    lines = whole.document.split("\n")
+    assert lines[:3] == ["river level", "Arguments are:", "gauge: where it stands"]
+    assert "class river gauge base" in lines and "return self last level" in lines
+    assert "ask it twice" in lines and "read it" in lines
+    assert "licensed" not in whole.document.lower() and "reads the river" not in whole.document
+    path.write_text(WHOLE + "\n".join(f"    LEVEL_{k} = {k}" for k in range(400)))
+    names = [pair.id for pair in whole_pairs(module, parse(module))]
+    assert names == ["river.level", "river.level.RiverGauge"]
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("One.\n\nTwo\nmore.\n\n- three", "One. Two more."),
+        ("One.\n\nHeading\n-------\nTwo.", "One."),
+        ("One.\n\nFor example:\n\n    code()", "One."),
+        ("One.\n\n" + "word " * 99 + "\n\nEnd.", "One. " + "word " * 98 + "word"),
+        ("One.\n\n" + "word " * 100, "One."),
+        ("x: an argument", ""),
+    ],
+)
+def test_leading_prose_ends_at_what_is_none(text, summary):
+    assert leading_prose(text)[0] == summary
 
 
 def test_no_package_is_in_two_splits_and_large_ones_train():

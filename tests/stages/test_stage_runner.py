@@ -13,7 +13,7 @@ import pytest
 from stub_stages import NAMES, UNITS
 
 from pipeline.common.files import hold_lock
-from pipeline.stages.stage_runner import prepare_folder, run_command
+from pipeline.stages.stage_runner import CommandStage, prepare_folder, run_command, run_stages
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = Path(__file__).with_name("stub_stages.py")
@@ -200,3 +200,14 @@ def test_a_stage_computes_with_one_thread_a_process():
     """OpenMP's spinning threads took seven times as long next to two busy programs."""
     code = "import os, sys; sys.exit(os.environ['OMP_NUM_THREADS'] != '1')"
     assert run_command([sys.executable, "-c", code]) == 0
+
+
+def test_a_stage_whose_result_is_there_is_complete(tmp_path, capfd):
+    ran = CommandStage("ran", "Ran", lambda: [sys.executable, "-c", "print('ran now')"])
+    kept = CommandStage("kept", "Kept", lambda: ["/does/not/exist"], tmp_path / "kept.json")
+    (tmp_path / "kept.json").touch()
+    report = CommandStage("report", "Report", lambda: [sys.executable, "-c", "pass"])
+    assert run_stages(tmp_path / "made", {}, [ran, kept], report) == 0
+    assert "ran now" in (text := capfd.readouterr().out) and "kept.json has its result" in text
+    times = json.loads((tmp_path / "made/stages.json").read_text())
+    assert [stage["name"] for stage in times] == ["Ran"]
