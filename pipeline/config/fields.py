@@ -204,11 +204,15 @@ class TrainConfig:
         )  # fmt: skip
 
 
+OF_BASELINES = ("dropout", "cross_attention_initialisation")
+"""Fields of LOCOST's model that apply to a baseline too."""
+
+
 @dataclass(kw_only=True)
 class RunConfig:
     """A whole run: `model` holds LocostConfig's fields except the vocabulary size, the dataset's.
 
-    With a `baseline`, `model` holds the dropout only, and `baseline_settings` its other settings.
+    With a `baseline`, `model` holds only OF_BASELINES, and `baseline_settings` its other settings.
     """
 
     output: str
@@ -223,7 +227,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.baseline:
             self._check_baseline()
-            self.model = {"dropout": self.model["dropout"]}
+            self.model = {name: self.model[name] for name in OF_BASELINES}
         elif self.baseline_settings:
             raise ValueError(
                 f"model.baseline_settings is {self.baseline_settings} without a baseline; give "
@@ -238,7 +242,7 @@ class RunConfig:
     def _check_baseline(self) -> None:
         """Raise ValueError for settings that only LOCOST has."""
         for name, value in self.model.items():
-            if name != "dropout" and value != getattr(LocostConfig, name):
+            if name not in OF_BASELINES and value != getattr(LocostConfig, name):
                 raise ValueError(
                     f"model.{name} is {value}, a setting of LOCOST, with --model.baseline "
                     f"{self.baseline}, which has its own (--model.baseline_settings "
@@ -268,7 +272,7 @@ class RunConfig:
                 name=self.baseline,
                 vocab_size=vocab_size,
                 settings=self.baseline_settings,
-                **self.model,
+                dropout=self.model["dropout"],
             )
         return LocostConfig(vocab_size=vocab_size, **self.model)
 

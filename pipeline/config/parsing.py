@@ -76,7 +76,8 @@ def build_parser() -> ArgumentParser:
         type=Name | None,
         default=None,
         help="train this transformers model instead of LOCOST, at its base size unless init_from "
-        "or baseline_settings is given; of the other --model.* options only dropout applies",
+        "or baseline_settings is given; of the other --model.* options only dropout and "
+        "cross_attention_initialisation apply",
     )
     parser.add_argument(
         "--model.baseline_settings",

@@ -15,6 +15,7 @@ from pipeline.model import Locost, LocostConfig, folder
 from pipeline.model.config import INITIALISATION
 from pipeline.shards import Dataset, file_sha256
 from pipeline.tokenizer import HuggingFaceTokenizer, Tokenizer, open_tokenizer
+from pipeline.training.copy_initialisation import initialise_to_copy
 
 
 def weights_sha256(checkpoint: str) -> str:
@@ -32,6 +33,8 @@ def starting_model(config: RunConfig, train: Mixture, validation: Dataset | None
     architecture = config.architecture(train.tokenizer["vocab_size"])
     if isinstance(architecture, BaselineConfig):
         model = starting_baseline(config.init_from, architecture, train)
+        if not config.init_from and config.model["cross_attention_initialisation"] == "copy":
+            initialise_to_copy(model)
         for dataset in (*train.datasets, *([validation] if validation else [])):
             check_lengths(model, dataset, config.data)
         return model

@@ -27,6 +27,7 @@ from pipeline.training.initial_model import starting_model, weights_sha256
 from pipeline.training.preflight import check_readable, check_room
 from pipeline.training.validation_set import ValidationSet
 
+CROSS_ATTENTION = "cross_attention_initialisation"
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
@@ -68,6 +69,8 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
     # Told, not refused: a checkpoint replaces initial weights. Older ones name the first of them.
     drawn = INITIALISATION & architecture.keys() - {"ssm_initialisation"}
     initialisation = {name: architecture.pop(name) for name in sorted(drawn)}
+    if config.baseline:  # whose configuration does not have it
+        initialisation[CROSS_ATTENTION] = config.model[CROSS_ATTENTION]
     checkpoints = Checkpoints(
         run,
         world,
@@ -86,7 +89,7 @@ def prepare(config: RunConfig, world: World, check: Check | None = None) -> Prep
             "model.dropout": dropout,
             "model": initialisation,
             "data": vars(config.data),
-            "validation_set": validation.fingerprint if validation else None,
+            "validation_set": validation.dataset.fingerprint if validation else None,
             "train": vars(config.train),
         },
         keep=keep,

@@ -48,7 +48,6 @@ class ValidationSet:
                 f"data.validation {dataset.path} holds no samples; see counts.excluded in its "
                 "manifest for why and prepare it again, or leave --data.validation out"
             )
-        self.fingerprint = dataset.fingerprint
         count = config.train.validation_samples or len(dataset)
         hidden = dataset.manifest["counts"].get("without_references", 0)
         if config.train.validation_rouge and hidden == len(dataset):
