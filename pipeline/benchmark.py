@@ -127,13 +127,23 @@ def time_processes(options: argparse.Namespace) -> int:
     return _save("processes", found, options.output)
 
 
+def count_scale(options: argparse.Namespace) -> int:
+    """What many shards and many inputs cost each process: time, memory, files."""
+    from pipeline.benchmarking import scale
+
+    found = scale.measure(options.shards, options.inputs, options.documents)
+    for line in scale.as_text(found):
+        print(line)
+    return _save("scale", found, options.output)
+
+
 def build_parser() -> Parser:
     """The command line; each subcommand sets the function that runs it as `run`."""
     parser = Parser(prog="benchmark.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(
         dest="command", required=True,
-        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,processes,launches,"
-        "sequence,gpu,micro-batches,predictions}",
+        metavar="{precision,layer,encoder,decode,systems,preprocessing,data,scale,processes,"
+        "launches,sequence,gpu,micro-batches,predictions}",
     )  # fmt: skip
 
     command = commands.add_parser(
@@ -224,6 +234,19 @@ def build_parser() -> Parser:
     ):
         command.add_argument(f"--{name}", type=above_zero, help=meaning)
     _add_output(command, "data")
+
+    command = commands.add_parser(
+        "scale", help="memory, time and files of training on many shards, of a job over many inputs"
+    )
+    command.set_defaults(run=count_scale)
+    for name, value, meaning in (
+        ("shards", 100_000, "shards of the dataset"), ("inputs", 12_000, "files of the job"),
+        ("documents", 3_000_000_000, "documents of the index of duplicates, which is not made"),
+    ):  # fmt: skip
+        command.add_argument(
+            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value:,})"
+        )
+    _add_output(command, "scale")
 
     command = commands.add_parser(
         "processes", help="efficiency of data parallel training against single processes, on CPUs"

@@ -21,7 +21,11 @@ from preprocessing.jobs.run import run
 from preprocessing.readers.entries import Item
 from preprocessing.readers.inputs import Listing
 
-NOT_INHERITED = ("deduplicate", "inputs")  # settings that each job records for itself
+NOT_INHERITED = (
+    "deduplicate",
+    "inputs",
+    "input_versions",
+)  # settings that each job records for itself
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ import torch
 from pipeline.config import parse
 from pipeline.distributed.launcher_environment import host_name
 from pipeline.distributed.world import World
-from pipeline.shards import Dataset
+from pipeline.manifest import keep_version, write_manifest
+from pipeline.shards import Dataset, write_shard
 from pipeline.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,26 @@ def arguments(output: Path, data: Path, *more: str, steps: int = 3) -> list[str]
     return [*SMALL, *folders, "--train.max_steps", str(steps), *more]
 
 
+def train_each(*runs: list[str]) -> str:
+    """Train one after another, in one process; what they print."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_EACH, str(ROOT), json.dumps(runs)],
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def add_a_shard(folder: Path, source: Path) -> None:
+    """A new version of a dataset, with the samples of another, as preprocessing makes one."""
+    manifest, other = Dataset(folder).manifest, Dataset(source)
+    keep_version(folder)
+    samples = [(f"new-{i}", other[i]) for i in range(len(other))]
+    manifest["shards"].append(write_shard(folder / "tiny-00009-00000", samples))
+    manifest["counts"]["kept"] += len(samples)
+    write_manifest(folder, manifest)
+
+
 def refusal(output: Path, data: Path) -> str:
     """The error of a run that is not started."""
     config, _ = parse(arguments(output, data, steps=4))
@@ -56,11 +77,11 @@ def refusal(output: Path, data: Path) -> str:
     return str(caught.value)
 
 
-def losses(output: Path) -> list[float]:
+def losses(output: Path, name: str = "loss") -> list[float]:
     if not (output / "metrics.jsonl").exists():
         return []
     lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line[name] for line in lines if name in line]
 
 
 def test_staging_changes_nothing_and_another_mixture_or_dataset_is_refused(
@@ -75,11 +96,7 @@ def test_staging_changes_nothing_and_another_mixture_or_dataset_is_refused(
         arguments(plain, data, *mixed),
         arguments(staged, data, *mixed, "--data.stage_dir", str(stage)),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN_EACH, str(ROOT), json.dumps(runs)],
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    train_each(*runs)
     assert losses(plain) == losses(staged)
     assert len(losses(plain)) == 3
     assert [*stage.iterdir()] == []  # the copies are removed with the run
@@ -92,6 +109,26 @@ def test_staging_changes_nothing_and_another_mixture_or_dataset_is_refused(
     shutil.copytree(validation_folder, data)
     said = refusal(plain, data)
     assert before in said and Dataset(data).fingerprint in said
+
+
+def test_a_run_keeps_the_version_of_its_data_that_it_began_with(
+    dataset_folder, validation_folder, tmp_path
+):
+    data, held_out = tmp_path / "data", tmp_path / "held-out"
+    shutil.copytree(dataset_folder, data)
+    shutil.copytree(validation_folder, held_out)
+    more = ("--data.validation", str(held_out), "--train.validate_every", "1")
+    whole, begun, new = (tmp_path / name for name in ("whole", "begun", "new"))
+    train_each(arguments(whole, data, *more, steps=6), arguments(begun, data, *more, steps=3))
+    before = Dataset(data).fingerprint
+    add_a_shard(data, validation_folder)
+    add_a_shard(held_out, dataset_folder)
+    train_each(arguments(begun, data, *more, steps=6), arguments(new, data, *more, steps=6))
+    assert losses(begun) == losses(whole) != losses(new)
+    name = "validation_loss"
+    assert losses(begun, name) == losses(whole, name) != losses(new, name)
+    marker = json.loads((begun / "last" / "COMPLETE").read_text())
+    assert marker["identity"]["dataset"] == before != Dataset(data).fingerprint
 
 
 def test_data_lost_during_a_run_ends_it_in_one_line(dataset_folder, tmp_path):

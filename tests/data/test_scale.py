@@ -1,4 +1,4 @@
-"""A dataset of C4's size: 304M samples in 1,024 shards cost a rank little to open and to read."""
+"""Large datasets and jobs of many files: what they cost a process, counted."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from large_dataset import many_names
 
+from pipeline.benchmarking import scale
 from pipeline.shards import INDEX, Sample, write_shard
 from pipeline.tokenizer import Tokenizer
 
@@ -77,3 +78,37 @@ def test_a_dataset_of_304_million_samples_fits(tokenizer_path, tmp_path, capsys)
         print(f"\n304M samples: {found}")
     assert found["samples"] == SHARDS * SAMPLES == 304_000_000
     assert found["peak"] <= MEMORY
+
+
+@pytest.mark.slow
+def test_a_dataset_of_100_000_shards_is_opened_from_one_listing(tmp_path, capsys):
+    found = scale.training(100_000, tmp_path / "many")
+    with capsys.disabled():
+        print(f"\n100,000 shards: {found}")
+    assert found["samples"] == 100_000 * scale.SHARD_SAMPLES
+    assert found["above_imports_mb"] < 500
+    assert found["files_open"] < 100
+
+
+@pytest.mark.slow
+def test_the_costs_of_a_job_grow_linearly_with_its_inputs(tmp_path):
+    counts = []
+    for inputs in (40, 80):
+        (tmp_path / str(inputs)).mkdir()
+        counts.append(scale.job(inputs, tmp_path / str(inputs)))
+    few, many = counts
+    for run in ("first", "again"):
+        opened = [sum(rank["opened"] for rank in found[run]) for found in counts]
+        assert opened[1] <= 2 * opened[0] < 2 * 40 * 40  # a stage opens an item's files once
+        listed = [sum(rank["listed"] for rank in found[run]) for found in counts]
+        assert listed[0] == listed[1] < 40
+    for found in counts:  # rank 0 looks at the inputs for all
+        assert found["again"][1]["opened"] == found["again"][1]["listed"] == 0
+    assert many["again"][0]["opened"] - few["again"][0]["opened"] == 40 * 4
+
+
+def test_an_index_of_3_billion_documents_is_sorted_in_bounded_memory():
+    found = scale.index(3_000_000_000, 12_000)
+    assert found["keys_in_memory"] <= 2 * found["of_at_most"]
+    assert found["memory_gb"] < 2.5
+    assert scale.index(30_000_000_000, 120_000)["keys_in_memory"] == found["keys_in_memory"]
