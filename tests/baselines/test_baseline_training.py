@@ -100,6 +100,7 @@ def test_a_run_leaves_what_locosts_leaves(runs, name):
     config = yaml.safe_load((runs / name / "config.yaml").read_text())
     assert config["model"] == {
         "init_from": None, "baseline": name, "baseline_settings": SMALL[name], "dropout": 0.1,
+        "cross_attention_initialisation": "code",
     }  # fmt: skip
 
 

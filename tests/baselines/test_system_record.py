@@ -20,8 +20,16 @@ from pipeline.distributed.device import hardware_name
 RECORD = ROOT / "benchmarks" / "cpu" / "systems" / "systems.json"
 README = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
+LENGTHS = {1024, 2048, 4096, 8192, 16384}
 SECONDS = {"locost": [2.0, 2.2, 2.1], "t5": [3.0, 1.0, 3.3], "led": [1.0, 1.1, 1.0]}
 KERNEL = {"kernel": "encoder made up", "recomputation": False, "weights_gib": 0.5}
+
+
+def recorded_lengths() -> set[int]:
+    """The lengths of which the record has everything: training with memory saving comes last."""
+    rows = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    last = [row for row in rows if (row["mode"], row["memory"]) == ("training", "saving")]
+    return {row["length"] for row in last}
 
 
 class Killed(Exception):
@@ -265,7 +273,7 @@ def test_the_page_gets_the_record_and_nothing_else_changes(call, tmp_path):
         call("--page", str(page))
 
 
-@pytest.mark.skipif(not RECORD.exists(), reason="the comparison has not been recorded yet")
+@pytest.mark.skipif(recorded_lengths() < LENGTHS, reason="the comparison is still being recorded")
 def test_the_recorded_page_says_what_its_file_says():
     """It is written by `benchmark.py systems --output benchmarks/cpu/systems --page`."""
     record = json.loads(RECORD.read_text())
