@@ -30,16 +30,13 @@ RANKS = 2
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 FIRST_BATCH = """
-import json, os, resource, sys, time
-from pathlib import Path
+import json, os, sys, time
+from pipeline.benchmarking.counted import memory_mb
 from pipeline.config import DataConfig
 from pipeline.data.batches import Batches
 from pipeline.data.mixture import Mixture
 
-def resident():
-    return 4096 * int(Path("/proc/self/statm").read_text().split()[1]) / 1e6
-
-before, began = resident(), time.perf_counter()
+before, began = memory_mb("VmRSS"), time.perf_counter()
 mixture = Mixture(DataConfig(train=sys.argv[1]))
 mixture.datasets[0].check_files()
 opened = time.perf_counter() - began
@@ -51,7 +48,7 @@ for step in range(1, 200):
     batches.step(step)
 print(json.dumps({
     "samples": len(mixture), "open_s": opened, "first_batch_s": first,
-    "above_imports_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000 - before,
+    "above_imports_mb": memory_mb("VmHWM") - before,
     "files_open": len(os.listdir("/proc/self/fd")),
 }))
 """
