@@ -218,15 +218,12 @@ def build_parser() -> Parser:
     )
     command.set_defaults(run=time_loading)
     command.add_argument("--data", type=Path, required=True, help="dataset folder")
-    for name, value, meaning in (
-        ("batch_size", 256, "samples per update"), ("ranks", 16, "processes"),
+    _add_counts(
+        command, ("batch_size", 256, "samples per update"), ("ranks", 16, "processes"),
         ("accumulation", 2, "micro-batches per process and update"),
         ("steps", 50, "batches prepared"), ("source_length", 4096, "maximum source length"),
         ("target_length", 910, "maximum target length"),
-    ):  # fmt: skip
-        command.add_argument(
-            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value})"
-        )
+    )  # fmt: skip
     for name, meaning in (
         ("step_seconds", "also run a loop of steps of this length; how long it waits for data"),
         ("latency_ms", "in that loop, ms that each request to the file system takes"),
@@ -239,13 +236,11 @@ def build_parser() -> Parser:
         "scale", help="memory, time and files of training on many shards, of a job over many inputs"
     )
     command.set_defaults(run=count_scale)
-    for name, value, meaning in (
-        ("shards", 100_000, "shards of the dataset"), ("inputs", 12_000, "files of the job"),
+    _add_counts(
+        command, ("shards", 100_000, "shards of the dataset"),
+        ("inputs", 12_000, "files of the job"),
         ("documents", 3_000_000_000, "documents of the index of duplicates, which is not made"),
-    ):  # fmt: skip
-        command.add_argument(
-            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value:,})"
-        )
+    )  # fmt: skip
     _add_output(command, "scale")
 
     command = commands.add_parser(
@@ -254,13 +249,11 @@ def build_parser() -> Parser:
     command.set_defaults(run=time_processes)
     command.add_argument("--data", type=Path, required=True, help="dataset folder")
     command.add_argument("--config", type=Path, required=True, help="recipe to train")
-    for name, value, meaning in (
-        ("batch_size", 32, "samples per update"), ("processes", 2, "processes that train together"),
+    _add_counts(
+        command, ("batch_size", 32, "samples per update"),
+        ("processes", 2, "processes that train together"),
         ("steps", 50, "steps timed, after ten of warm-up"),
-    ):  # fmt: skip
-        command.add_argument(
-            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value})"
-        )
+    )  # fmt: skip
     command.add_argument(
         "--busy", type=count_from(0), default=0, help="busy programs that compete for the cores (0)"
     )
@@ -345,6 +338,14 @@ def _add_corpus(commands: Any, name: str, purpose: str) -> Parser:
     )
     _add_output(command, name)
     return command
+
+
+def _add_counts(command: Parser, *options: tuple[str, int, str]) -> None:
+    """Options that are numbers from 1: name, default, meaning."""
+    for name, value, meaning in options:
+        command.add_argument(
+            f"--{name}", type=count_from(1), default=value, help=f"{meaning} ({value:,})"
+        )
 
 
 def _add_output(command: Parser, name: str) -> None:

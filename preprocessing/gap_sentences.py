@@ -114,7 +114,7 @@ class GapSentences:
     def select_all(
         self, documents: Sequence[list[str]], draws: Sequence[random.Random | None] | None = None
     ) -> list[list[int]]:
-        """`select` of each document, all scored at once, which takes half the time."""
+        """`select` of each document, all scored at once, which takes less time."""
         draws = draws or [None] * len(documents)
         if self.is_random and None in draws:
             raise ValueError("these options select at random; pass `draw`")
