@@ -26,13 +26,13 @@ def plot_lengths(manifest: dict[str, Any], path: Path) -> None:
 
     def draw(figure: Figure) -> None:
         for axes, (side, colour) in zip(
-            figure.subplots(1, 2), (("source", SOURCE), ("target", TARGET)), strict=True
+            figure.subplots(2), (("source", SOURCE), ("target", TARGET)), strict=True
         ):
             limit = manifest["settings"].get(f"{side}_length", 0)
             axes.set_title(f"{side.capitalize()}s")
             _draw_lengths(axes, manifest["lengths"][side], limit, colour)
 
-    _save(draw, path, (9, 3.6))
+    _save(draw, path, (6.5, 6.4))
 
 
 def plot_counts(counts: Mapping[str, int], path: Path, kept: frozenset[str] = frozenset()) -> None:
@@ -56,10 +56,11 @@ def plot_counts(counts: Mapping[str, int], path: Path, kept: frozenset[str] = fr
 
 def _draw_lengths(axes: Axes, lengths: dict[str, Any], limit: int, colour: str) -> None:
     histogram = lengths["histogram"]
-    edges = histogram["edges"]
-    axes.stairs(histogram["counts"], [edges[0] / 2, *edges], fill=True, color=colour)
+    counts, edges = histogram["counts"], histogram["edges"]
+    first = next((index for index, count in enumerate(counts) if count), 0)
+    axes.stairs(counts[first:], [edges[0] / 2, *edges][first:], fill=True, color=colour)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.tick_params(axis="x", labelrotation=45)
     axes.set_xlabel("ids before truncation")
     axes.set_ylabel("samples")

@@ -30,7 +30,7 @@ def _sections(manifest: dict[str, Any], folder: Path) -> Iterator[str]:
     size = sum(shard["bytes"] for shard in shards)
     yield (
         f"{manifest['kind']}, split {escape(manifest['split'])}: {counts['kept']:,} samples from "
-        f"{counts['documents']:,} {read}, in {len(shards):,} shards of {size / 1e6:,.1f} MB in "
+        f"{counts['documents']:,} {read}, in {len(shards):,} shards, {size / 1e6:,.1f} MB in "
         "all. All lengths are in ids of the tokenizer, end of sequence included."
     )
     yield from _documents(counts, read, folder)
@@ -61,26 +61,29 @@ def _lengths(manifest: dict[str, Any], folder: Path) -> Iterator[str]:
     yield "## Lengths and tokens"
     plot_lengths(manifest, folder / "lengths.png")
     yield "![Histograms of source and target lengths before truncation](lengths.png)"
-    counts, rows = manifest["counts"], []
+    counts = manifest["counts"]
+    columns = []
     for side in ("source", "target"):
         lengths = manifest["lengths"][side]
         limit = manifest["settings"].get(f"{side}_length", 0)
         before, after = (lengths.get(name) for name in ("tokens", "tokens_kept"))
-        rows.append(
-            [
-                f"{side}s", f"{lengths['mean']:,}", f"{lengths['median']:,}",
-                f"{lengths['p90']:,}", f"{lengths['max']:,}", f"{limit:,}" if limit else "none",
-                f"{counts[f'truncated_{side}s']:,}", *(
-                    "not counted" if number is None else f"{number:,}" for number in (before, after)
-                ),
-                f"{1 - after / before:.2%}" if before and after is not None else "",
-            ]
-        )  # fmt: skip
+        columns.append(
+            {
+                "mean": f"{lengths['mean']:,}",
+                "median": f"{lengths['median']:,}",
+                "90th percentile": f"{lengths['p90']:,}",
+                "longest": f"{lengths['max']:,}",
+                "truncated at": f"{limit:,}" if limit else "not truncated",
+                "samples truncated": f"{counts[f'truncated_{side}s']:,}",
+                "tokens before truncation": "not counted" if before is None else f"{before:,}",
+                "tokens kept": "not counted" if after is None else f"{after:,}",
+                "lost": f"{1 - after / before:.2%}" if before and after is not None else "",
+            }
+        )
+    sources, targets = columns
     yield _table(
-        ["", "mean", "median", "90 % up to", "longest", "cut at", "samples cut",
-         "tokens before cutting", "after", "lost"],
-        rows,
-    )  # fmt: skip
+        ["", "sources", "targets"], [[name, sources[name], targets[name]] for name in sources]
+    )
 
 
 def _languages(counts: dict[str, Any], folder: Path) -> Iterator[str]:

@@ -43,13 +43,14 @@ def test_its_figures_are_the_manifests(page):
     assert f"Duplicates: duplicate 1; {share:.2%} of all documents." in text
     assert row(text, "kept") == [str(counts["kept"]), f"{counts['kept'] / 63:.2%}"]
     assert row(text, "not JSON")[0] == "1"
-    for side in ("source", "target"):
-        lengths, cells = dataset.manifest["lengths"][side], row(text, f"{side}s")
+    for column, side in enumerate(("source", "target")):
+        lengths = dataset.manifest["lengths"][side]
         kept = sum(len(getattr(dataset[i], side)) for i in range(len(dataset)))
         assert lengths["tokens_kept"] == kept
         assert lengths["tokens"] == pytest.approx(lengths["mean"] * len(dataset), abs=1)
-        assert cells[6:8] == [f"{lengths['tokens']:,}", f"{kept:,}"]
-        assert cells[8] == f"{1 - kept / lengths['tokens']:.2%}" != "0.00%"
+        assert row(text, "tokens before truncation")[column] == f"{lengths['tokens']:,}"
+        assert row(text, "tokens kept")[column] == f"{kept:,}"
+        assert row(text, "lost")[column] == f"{1 - kept / lengths['tokens']:.2%}" != "0.00%"
     assert sum(counts["unknown_shares"].values()) == len(dataset)
     assert "Not identified: `--language` does." in text
 
@@ -87,7 +88,8 @@ def test_an_older_manifest_has_no_counts_of_its_own(page, tmp_path):
     for lengths in manifest["lengths"].values():
         del lengths["tokens"], lengths["tokens_kept"]
     text = write_report(manifest, tmp_path / "page").with_suffix(".md").read_text()
-    assert row(text, "sources")[6:] == ["not counted", "not counted", ""]
+    assert row(text, "tokens before truncation") == row(text, "tokens kept") == ["not counted"] * 2
+    assert row(text, "lost") == ["", ""]
     assert "Not counted: the dataset was made by an earlier version." in text
 
 
