@@ -122,7 +122,7 @@ def test_configuration_that_is_not_one(tmp_path, capsys):
     config = json.loads((TINY / "config.json").read_text())
     for changed, message in (
         ({"num_layers": 10**6}, "num_layers=1000000 is impossible: give at most 1000"),
-        ({"num_layers": 999}, "missing encoder.blocks.2."),
+        ({"num_layers": 99}, "missing encoder.blocks.2."),
         ({"d_model": 10**30}, "is impossible: give at most 2147483647"),
         ({"d_model": 10**9}, "d_model=1000000000, and the 66 tensors have"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf is impossible"),

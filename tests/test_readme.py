@@ -51,13 +51,14 @@ SMALLER = {
     "--model.decoder_layers 1 --model.num_heads 2 --model.head_dim 8",
     "benchmark.py launches": "--config demo_pretrain.yaml --shapes 2x64x16 --decode 2x64",
     "benchmark.py sequence": "--lengths 256 --processes 1 2",
-    "benchmark.py processes": "--batch_size 4 --steps 2",
     "tokenizer train": "--vocab_size 36",
 }
 CPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}  # what forks must not decide again
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ONE_PROCESS = {"GPUS_PER_NODE": "1", "PRETRAIN_NODES": "1"}  # for which the job scripts check
 ELSEWHERE = {
+    "python pipeline/benchmark.py processes --data shards/c4-train --config "
+    "pipeline/recipes/demo_pretrain.yaml": "test_benchmark_processes.py, with a smaller model",
     "make demo": "test_demo.py runs it (--quick)",
     "make test": "this is part of it",
     "make gpu-check": "needs a GPU; test_benchmark.py runs the same on a CPU, small",

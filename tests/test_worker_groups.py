@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from worker_groups import group
+from worker_groups import RANKS, group
+
+from pipeline.common.paths import ROOT
 
 FILE = "import pytest\n@pytest.mark.parametrize('i', range(8))\ndef test_one(i):\n    pass\n"
 
@@ -15,6 +17,12 @@ def test_a_file_is_a_group_and_all_slurm_tests_are_one():
     assert group("tests/slurm_chain/test_a.py::test_a") == "tests/slurm_chain/test_a.py"
     assert group("tests/slurm/test_chain.py::test_a") == "tests/slurm"
     assert group("tests/slurm/test_cluster.py::test_a[0]") == "tests/slurm"
+
+
+def test_trainings_on_several_processes_follow_each_other():
+    for file in RANKS:
+        assert group(f"{file}::test_a") == "ranks"
+        assert (ROOT / file).exists()
 
 
 @pytest.mark.slow

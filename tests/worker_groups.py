@@ -4,33 +4,40 @@ from xdist.scheduler import LoadFileScheduling
 
 LONGEST = (
     "tests/slurm",
-    "tests/training/test_resume.py",
-    "fault_runs",
+    "ranks",
     "tests/stages/test_demo.py",
-    "tests/baselines/test_baseline_training.py",
-    "tests/test_wheel.py",
-    "tests/test_gpu_check.py",
-    "tests/training/test_stages.py",
     "tests/test_readme.py",
-    "tests/training/test_checkpoint_faults.py",
-    "tests/training/test_trainer.py",
-    "tests/training/test_learning.py",
-    "tests/training/test_sequence_parallel.py",
+    "tests/test_gpu_check.py",
+    "tests/estimation/test_reading.py",
+    "tests/test_wheel.py",
 )
-"""Groups that take a minute or more: first, so that no worker is left with one at the end."""
-FAULT_RUNS = ("tests/training/test_health.py", "tests/training/test_signals.py")
+"""Groups that take the longest: first, so that no worker is left with one at the end."""
+RANKS = {
+    "tests/baselines/test_baseline_training.py",
+    "tests/distributed/test_shared_reading.py",
+    "tests/distributed/test_shared_sources.py",
+    "tests/training/test_checkpoint_faults.py",
+    "tests/training/test_health.py",
+    "tests/training/test_recipes.py",
+    "tests/training/test_resume.py",
+    "tests/training/test_rewind.py",
+    "tests/training/test_sequence_parallel.py",
+    "tests/training/test_signals.py",
+    "tests/training/test_stages.py",
+    "tests/training/test_trainer.py",
+    "tests/training/test_validation_stop.py",
+}
+"""Files whose processes wait for each other many times a step: several at once on few cores take
+three to seven times as long as one after the other."""
 
 
 def group(test: str) -> str:
-    """The group of a test's id: its file, so that fixtures are made once, or all of tests/slurm.
-
-    The Slurm tests share one cluster, and mostly wait while another worker computes; two files of
-    the trainer's tests share one launch of a minute.
-    """
+    """The group of a test's id: its file, so that fixtures are made once, all of RANKS, or all of
+    tests/slurm, which share one cluster and mostly wait while another worker computes."""
     file = test.partition("::")[0]
     if file.startswith("tests/slurm/"):
         return "tests/slurm"
-    return "fault_runs" if file in FAULT_RUNS else file
+    return "ranks" if file in RANKS else file
 
 
 def rank(test: str) -> int:

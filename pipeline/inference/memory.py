@@ -7,6 +7,7 @@ element in matrix products. The residual stream is fp32.
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pipeline.common.units import GIB
 from pipeline.model import LocostConfig
@@ -111,7 +112,7 @@ class DocumentMemory:
         """All plans, fastest first, smallest last."""
         common = OVERHEAD
         if self.product_bytes < FP32:  # autocast keeps the weights in bf16
-            common += self.product_bytes * ParameterCounts.of(self.config).products
+            common += self.product_bytes * _products(self.config)
         kernels = kept_bytes(self.config, self.part * self.processes) // self.processes
         kernels_kept = max(self.kept, kernels)
         for cached in (True, False):
@@ -170,3 +171,9 @@ class DocumentMemory:
         inner = 2 * config.decoder_layers * config.num_heads * config.head_dim
         past = rows * self.strategy.max_new_tokens * inner * self.product_bytes
         return past * (1 if rows == 1 else 2) + 8 * FP32 * rows * config.vocab_size
+
+
+@cache
+def _products(config: LocostConfig) -> int:
+    """Parameters of matrix products: counting builds the model, and a search asks often."""
+    return ParameterCounts.of(config).products

@@ -26,9 +26,9 @@ MASKED = 0.2  # of the gap sentences; the others stay in the source, from which 
 # --quick, for the test suite: less of everything, with the same stages, formats and models.
 QUICK = {
     "text": ["--limit_files", "1500"],
-    "pretrain": ["--train.max_steps", "60", "--train.validate_every", "60"],
+    "pretrain": ["--train.max_steps", "25", "--train.validate_every", "25"],
     "finetune": [
-        "--train.max_steps", "60", "--train.validate_every", "60", "--train.validation_samples",
+        "--train.max_steps", "25", "--train.validate_every", "25", "--train.validation_samples",
         "16",
     ],
     "evaluate": ["--limit", "40"],

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sequence_matrix import CASES, CONFIG, PRECISIONS, SOURCES
+from sequence_matrix import CASES, CONFIG, PRECISIONS, ROUNDED, SOURCES
 
 pytestmark = pytest.mark.slow
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -25,10 +25,8 @@ def matrix(tmp_path_factory) -> dict[str, list[dict]]:
 def test_gradients_equal_those_of_one_process(matrix):
     """bfloat16 rounds a process's part as coarsely as the whole: up to twice as wrong."""
     found = matrix["exactness"]
-    coarse = [case for case in CASES if case["source"] == "odd"]
-    assert len(found) == 2 * len(CASES) + len(coarse) and {x["precision"] for x in found} == {
-        *PRECISIONS
-    }
+    assert len(found) == len(CASES) + 2 * len(ROUNDED)
+    assert {result["precision"] for result in found} == {*PRECISIONS}
     worst: dict[str, float] = {}
     for result in found:
         precision, errors = result["precision"], result["shared"]

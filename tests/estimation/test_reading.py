@@ -29,7 +29,7 @@ from pipeline.model.sequence import Unconnected
 
 keep_no_freed_arrays()
 bf16, processes = sys.argv[3] == "bf16", int(sys.argv[4])
-tokens = 60_000 * processes
+tokens = 80_000 * processes
 strategy = DecodingStrategy(max_new_tokens=3)
 for cached, sizes in json.loads(sys.argv[2]):
     torch.manual_seed(0)
@@ -128,8 +128,8 @@ def test_the_peak_of_a_process_is_bounded_and_near(precision, processes):
     One process stands for those that share a source: it computes and holds what each of them does.
     """
     sizes = {
-        "d_model": 192, "d_ff": 512, "state_dim": 16, "num_heads": 3, "vocab_size": 1000,
-        "encoder_layers": 2,
+        "d_model": 96, "d_ff": 128, "state_dim": 16, "num_heads": 1, "vocab_size": 1000,
+        "encoder_layers": 1,
     }  # fmt: skip
     cases = [[True, {**sizes, "decoder_layers": 6}], [False, {**sizes, "decoder_layers": 2}]]
     done = subprocess.run(

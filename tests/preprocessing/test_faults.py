@@ -127,11 +127,11 @@ def test_a_file_that_disappears_is_named_and_the_rest_is_kept(
 @pytest.mark.slow
 def test_huge_documents_take_linear_time(command, tokenizer_path, tmp_path):
     words = "the old stone mill by the river where grey herons fish until evening "
-    one_sentence = words * (10 * 2**20 // len(words))
+    one_sentence = words * (2 * 2**20 // len(words))
     many = " ".join(f"The {k} herons fish." for k in range(100_000))
-    long_line = "".join(f"Line {k} of a large document.\n" for k in range(50 * 2**20 // 32))
+    long_line = "".join(f"Line {k} of a large document.\n" for k in range(10 * 2**20 // 32))
     lines = [json.dumps({"text": text}) for text in (one_sentence, many, long_line)]
-    assert len(lines[2]) > 50e6
+    assert len(lines[2]) > 10e6
     write_lines(tmp_path / "c4-0.jsonl", [*lines, *c4_lines(0, 5)])
     command(pretrain.main, *arguments(tmp_path, tokenizer_path, tmp_path / "out"))
     dataset = Dataset(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Trains once with every ZeRO configuration, micro-batch and precision, in one process group.
+"""Trains with every ZeRO configuration, two micro-batches and two precisions, in one process group.
 
     deepspeed stage_matrix.py OUTPUT train.py's arguments...
 
@@ -17,14 +17,15 @@ from pipeline.training.prepare import prepare  # noqa: E402
 from pipeline.training.trainer import train  # noqa: E402
 
 CONFIGURATIONS = ("zero1", "zero2", "zero3", "zero2_offload")
-ACCUMULATIONS = (1, 4)
-PRECISIONS = ("fp32", "bf16")
-CASES = [
-    (configuration, accumulation, precision)
-    for configuration in CONFIGURATIONS
-    for accumulation in ACCUMULATIONS
-    for precision in PRECISIONS
-]
+CASES = {
+    processes: [
+        (configuration, accumulation, precision)
+        for configuration in CONFIGURATIONS
+        for accumulation, precision in pairs
+    ]
+    for processes, pairs in ((1, [(1, "fp32"), (4, "bf16")]), (2, [(4, "fp32"), (1, "bf16")]))
+}
+"""By number of processes: each configuration, micro-batch and precision meets every other."""
 
 
 def case_name(configuration: str, accumulation: int, precision: str) -> str:
@@ -35,7 +36,7 @@ def case_name(configuration: str, accumulation: int, precision: str) -> str:
 def main(output: Path, arguments: list[str]) -> None:
     arguments = [word for word in arguments if not word.startswith("--local_rank")]
     world = distributed.start()
-    for case in CASES:
+    for case in CASES[world.size]:
         configuration, accumulation, precision = case
         config, _ = parse(
             [

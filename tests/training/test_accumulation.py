@@ -90,9 +90,9 @@ def test_a_rehearsal_changes_nothing(run_config, prepared):
     random_state = torch.get_rng_state()
     peaks = [
         micro_batches.peak_bytes(config, prepared, ALONE, {(samples, 1024, 64)}, 8 << 30)
-        for samples in (1, 16)
+        for samples in (1, 4)
     ]
-    assert peaks[1] > peaks[0] + 15 * 1024 * (64 + 256) * 4  # float32 inputs, bf16 feed-forward
+    assert peaks[1] > peaks[0] + 3 * 1024 * (64 + 256) * 4  # float32 inputs, bf16 feed-forward
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
