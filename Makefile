@@ -19,9 +19,9 @@ export PYTHONWARNINGS := ignore::FutureWarning
 demo: .venv/core
 	@$(BIN)/python pipeline/demo.py $(ARGS)
 
-# Lint, types and the whole suite, quick tests first. Three workers: one mostly waits for Slurm.
+# Lint, types and the whole suite, quick tests first.
 test: lint slurm test-fast
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25 -m "slow and not soak and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "slow and not soak and not gpu"
 
 # The quick tests.
 test-fast: .venv/dev

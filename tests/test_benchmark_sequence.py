@@ -13,7 +13,7 @@ DOCUMENTED = 0.2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_peaks_and_bytes_sent_are_those_of_the_formulas(recompute, tmp_path, capsys):
     arguments = ["--lengths", "16001", "--processes", "1", "2", "4", "--output", str(tmp_path)]
     arguments += ["--recompute"] * recompute

@@ -169,6 +169,7 @@ def test_products_are_those_of_the_same_step_on_a_cpu():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "most"), BASE_LAUNCHES, ids=str)
 def test_fewer_launches_than_the_bar(shape, most):
     counts = training_step(LocostConfig(), *shape)
@@ -254,6 +255,7 @@ def test_a_decoding_step():
     assert work.syncs == 1  # whether all rows have ended
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(tmp_path, capsys):
     path = tmp_path / "new" / "launches.json"
     words = ["--shapes", "2x64x16", "--decode", "2x64", "--card", "a100", "--launch_us", "20"]

@@ -22,6 +22,7 @@ LOCOST = {
 SIZES = {"locost": LOCOST, **{name: {**SMALL[name], "vocab_size": 96} for name in HERE}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SIZES)
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_every_system_is_measured(system, mode):

@@ -41,6 +41,7 @@ def test_the_recorded_steps_of_an_h100_are_predicted():
     assert counted[0]["card_ms"] / ACHIEVED == pytest.approx(measured[16, 4096], rel=0.005)
 
 
+@pytest.mark.slow
 def test_shapes_between_those_counted_are_close():
     shapes = [
         PaddedShape(max(1, 4000 // source), source, target)

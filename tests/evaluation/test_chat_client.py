@@ -9,6 +9,7 @@ from judge_command import KEY, check_means, number_of, rating
 from pipeline.scoring import chat_client
 
 pytest.importorskip("openai", reason="openai: requirements-extras.txt")
+pytestmark = pytest.mark.slow  # the openai client waits before it asks again
 
 
 def test_what_may_pass_is_retried(judge):

@@ -73,7 +73,7 @@ def test_recomputation_repeats_dropout():
     assert all(map(torch.equal, gradients_of(True), gradients_of(False)))
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # test_trainer.py compiles blocks too
 def test_compiled_blocks_give_the_published_loss_and_gradients():
     """Compiled once, as the trainer does, and used with and without recomputation."""
     model = tiny_model()

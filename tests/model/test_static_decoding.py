@@ -46,6 +46,7 @@ def decode(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eos_id", "changes"), [(3, {"positions": "rotary"}), (9, {}), (12, {"positions": "rotary"})]
 )
@@ -61,6 +62,7 @@ def test_tokens_are_those_of_the_plain_loop(decode, strategy, eos_id, changes):
     assert torch.equal(decode(model, "fixed", alone, None, **strategy), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [2, 7, 8, 9, 17])
 @pytest.mark.parametrize("strategy", [{}, {"num_beams": 3}, {"top_p": 0.9}])
 def test_any_length_limit(decode, longest, strategy):

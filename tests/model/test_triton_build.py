@@ -35,6 +35,7 @@ def within(errors, kernel=3e-7, gradients=1e-5):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(variant.values()))
 @pytest.mark.parametrize(("state_dim", "length"), [(5, 1), (20, 97)])
 def test_every_variant_is_the_direct_sum(process, variant, state_dim, length):
@@ -75,6 +76,7 @@ def test_products_of_tensor_cores_are_exact_enough():
     assert within(errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [*VARIANTS[::2], PUBLISHED], ids=str)
 def test_a_layer_is_that_of_torchs_build(process, variant):
     errors = process.submit(interpreted.layer_errors, 2, 41, **variant).result()

@@ -137,7 +137,7 @@ def test_counting_options_are_rouge_scores_on_c4(options):
 
 
 @needs_c4
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("stemming", [False, True])
 def test_every_score_of_the_c4_sample_is_rouge_scores(stemming):
     check_scores(GapSentences(stemming=stemming), c4_documents())

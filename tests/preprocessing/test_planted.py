@@ -128,6 +128,7 @@ def test_languages(texts):
     assert len(real) <= 0.03 * len(texts)
 
 
+@pytest.mark.slow
 def test_quality(texts):
     planted = boilerplate(texts)
     for name in QUALITY:

@@ -130,6 +130,7 @@ def row(text: str, label: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")]
 
 
+@pytest.mark.slow
 def test_tables_hold_what_rouge_score_gives(folder, results, dataset_folder, tmp_path):
     main(command(results, tmp_path))
     text = (tmp_path / "report.md").read_text()

@@ -62,6 +62,7 @@ def configs_of(stages: ReplicaStages) -> dict[str, RunConfig]:
 CHOSEN = ("peak_lr", "embedding_lr_scale", "seed", "max_steps", "validate_every")
 
 
+@pytest.mark.slow
 def test_all_trainings_differ_only_in_system_seed_and_what_the_search_chooses(stages):
     configs = configs_of(stages)
     assert len(configs) == len(SYSTEMS) * (6 + 2 + 2 * len(SEEDS))
@@ -80,6 +81,7 @@ def test_all_trainings_differ_only_in_system_seed_and_what_the_search_chooses(st
     assert configs["led-0-pretrain"].baseline_settings == SYSTEMS["led"]
 
 
+@pytest.mark.slow
 def test_every_search_has_the_same_trials(stages):
     configs = configs_of(stages)
     for system in SYSTEMS:

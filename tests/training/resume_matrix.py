@@ -20,7 +20,7 @@ from pipeline.distributed import world as distributed  # noqa: E402 (the root fi
 from pipeline.training.prepare import prepare  # noqa: E402
 from pipeline.training.trainer import train  # noqa: E402
 
-STOP, END = 5, 10
+STOP, END = 3, 6
 CONFIGURATIONS = ("zero1", "zero2", "zero2_offload", "zero3")
 SAME = [(zero, precision) for zero in CONFIGURATIONS for precision in ("fp32", "bf16")]
 # (run that is resumed, configuration, accumulation). Stage 3 comes last: DeepSpeed then

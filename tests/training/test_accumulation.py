@@ -83,6 +83,7 @@ def prepared():
     return PreparedRun(SETTINGS, None, None, None, Locost(TINY), checkpoints)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_changes_nothing(run_config, prepared):
     config = replace(run_config, train=TrainConfig(accumulation=4, precision="bf16"))
     model = prepared.model

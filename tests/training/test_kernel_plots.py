@@ -14,6 +14,7 @@ CONFIG = LocostConfig(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_them_back(tmp_path):
     model = Locost(CONFIG)
     with SummaryWriter(str(tmp_path)) as events:
@@ -33,6 +34,7 @@ def test_tensorboard_reads_them_back(tmp_path):
     assert histogram.histogram_value.min == pytest.approx(float(scales.min()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Data has no positive values")
 @pytest.mark.parametrize("value", [float("nan"), 800.0, 0.0])
 def test_no_weights_stop_a_run(tmp_path, value):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from resume_matrix import FEWER, PAIR, SAME, resumed_name
+from resume_matrix import END, FEWER, PAIR, SAME, STOP, resumed_name
 from safetensors.torch import load_file
 from trainer_runs import SETTINGS, SMALL, losses, metrics
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("resume_matrix.py")
 # Groups of different rates and decay, so that one group's in place of another's would show.
 OPTIONS = [
     "--train.weight_decay", "0.1", "--train.embedding_lr_scale", "2",
-    "--train.checkpoint_every", "5", "--train.keep_checkpoints", "2",
+    "--train.checkpoint_every", str(STOP), "--train.keep_checkpoints", "2",
 ]  # fmt: skip
 
 
@@ -64,7 +64,8 @@ def test_what_changed_is_told_in_one_line(matrix):
     name = resumed_name("zero1-fp32", "zero3", 2, 1)
     (line,) = [line for line in told[name].splitlines() if "resumes after" in line]
     assert line.endswith(
-        "resumes after step 5; changed settings: processes was 2, now 1, zero_stage was 1, now 3"
+        f"resumes after step {STOP}; changed settings: processes was 2, now 1, "
+        "zero_stage was 1, now 3"
     )
 
 
@@ -88,7 +89,7 @@ def test_other_processes_stages_and_micro_batches_to_rounding(
     run = matrix / resumed_name(source, zero, accumulation, processes)
     # Seen: 1.3e-7 and 4e-6 of the largest element in fp32, 2.2e-4 and 1.2e-2 in bf16.
     tolerance, of_state = (2e-3, 1e-1) if source.endswith("bf16") else (1e-6, 1e-4)
-    assert len(losses(run)) == 10
+    assert len(losses(run)) == END
     assert losses(run) == pytest.approx(losses(unbroken), rel=tolerance)
     ours, theirs = state(run), state(unbroken)
     for name, expected in theirs.items():
