@@ -22,7 +22,7 @@ import numpy as np
 
 from pipeline import manifest
 from pipeline.common.files import chunks, file_sha256, flush_to_disk, temporary_name
-from pipeline.common.stores import is_url
+from pipeline.common.stores import is_url, url_of
 from pipeline.common.tar_writer import TarWriter
 from pipeline.manifest import MANIFEST, REDO, Shard, manifest_fingerprint, read_manifest
 
@@ -159,7 +159,7 @@ class Dataset:
     def __init__(self, path: str | Path, version: str | None = None) -> None:
         if is_url(path):
             raise ValueError(
-                f"{path} is on a store: only training reads shards from there, with "
+                f"{url_of(path)} is on a store: only training reads shards from there, with "
                 "--data.stage_dir DIR; copy the folder to a local one"
             )
         self.path = Path(path)

@@ -79,7 +79,7 @@ def _job(options: argparse.Namespace, listing: Listing | None) -> Job:
         if isinstance(item, Folder)
     }
     split = split_name(options.split)
-    texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
+    texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS, PAIR_SHARE)
     return Job(
         **places,
         kind="summarisation",

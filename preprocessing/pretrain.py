@@ -44,7 +44,7 @@ def _job(options: argparse.Namespace, listing: Listing | None) -> Job:
     """Raises ValueError on options out of range and on inputs that cannot be read."""
     settings = _settings(options)
     places = output_from(options)
-    evaluation_texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS)
+    evaluation_texts = evaluation_texts_from(options, places["output"] / EVALUATION_TEXTS, 0.0)
     filters, filter_settings = filters_from(options, evaluation_texts)
     fields = fields_from(options, "text")
     near = options.near_duplicates

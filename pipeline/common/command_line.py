@@ -61,6 +61,8 @@ def described(error: Exception) -> str:
             f"{shown(error.filename or 'a file')}: {error.strerror} (this process may open "
             f"{limit:,}); raise the limit, as by `ulimit -n 65536`"
         )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        return f"{error.strerror}; make room where the output is, then run the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{shown(error.filename)}: {error.strerror}"
     return " ".join(line.strip() for line in str(error).splitlines())

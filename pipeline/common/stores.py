@@ -12,7 +12,6 @@ import errno
 import io
 import os
 import random
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -23,22 +22,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from pipeline.common.store_errors import (
+    CREDENTIALS,
+    UNREACHED,
+    explained,
+    is_passing,
+    reason_of,
+    text_of,
+)
+
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "https": "aiohttp"}
-CREDENTIALS = {
-    "s3": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for a public "
-    "bucket FSSPEC_S3_ANON=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
-    "hf": "set HF_TOKEN",
-    "https": "the server asks for a login; download the file",
-}
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # where http:// is as good as https://
 FIRST_BLOCK, LARGEST_BLOCK = 2**16, 2**23  # bytes of a request; sequential ones grow fourfold
 WAITS = (1, 2, 4, 8, 16, 32, 64)  # seconds before a request is repeated
-QUICK_WAITS = WAITS[:3]  # where a misspelt name is as likely
-NETWORK = {("aiohttp", "ClientError"), ("botocore", "HTTPClientError")}  # not OSError
-LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+QUICK_WAITS = WAITS[:3]  # where a misspelt name is as likely: before the first answer
 
 Result = TypeVar("Result")
+_reached: set[tuple[str, ...]] = set()  # protocols and hosts or buckets that answered before
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,12 @@ def is_url(text: object) -> bool:
     return "://" in str(text) or str(text).partition(":/")[0] in PACKAGES
 
 
+def url_of(path: object) -> str:
+    """The URL that a Path was made of, which holds one slash of its two."""
+    protocol, _, rest = str(path).partition(":/")
+    return f"{protocol}://{rest.lstrip('/')}"
+
+
 def store_path(url: str) -> StorePath:
     """The path of a URL. Raises ValueError unless it can be one of a store that is known here."""
     protocol, _, rest = url.partition("://")
@@ -193,7 +199,9 @@ def find(pattern: str) -> list[StorePath]:
             _check_bucket(path)
             return []
         if found["type"] != "file":
-            raise ValueError(f"{path} is a folder; give its files, as '{path}/*.gz', or an archive")
+            raise ValueError(
+                f"{path} is a folder; give its files, as '{path / '*.gz'}', or an archive"
+            )
         return [StorePath(path.url, _size(path, found))]
     names = _ask(path, lambda files: files.glob(path.url, detail=True), QUICK_WAITS)
     if not names:
@@ -331,61 +339,22 @@ def _ask(
 
     Raises OSError that names the path, with the reason in its own words.
     """
-    files = _files(path)
-    waits = WAITS if waits is None else waits
+    files, place = _files(path), path.parts[:2]
+    waits = WAITS if waits is None or place in _reached else waits
     for attempt, wait in enumerate((*waits, None), start=1):
         try:
-            return request(files)
+            answer = request(files)
+            _reached.add(place)
+            return answer
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            hint = UNREACHED * ("endpoint" in str(error).lower())
+            raise ValueError(f"{path}: {error}{hint}") from None
         except Exception as error:
-            reason = _reason(error)
-            if wait is None or not _is_passing(reason):
-                raise _explained(path, reason, attempt) from error
+            reason = reason_of(error)
+            if wait is None or not is_passing(reason):
+                raise explained(str(path), path.protocol, reason, attempt) from error
             if attempt > 2:
-                note = f"{path}: {_text(reason)}; trying again in {wait:.0f} s"
+                note = f"{path}: {text_of(reason)}; trying again in {wait:.0f} s"
                 print(note, file=sys.stderr, flush=True)
         time.sleep(wait * random.uniform(0.5, 1))  # many ranks are throttled at once
     raise AssertionError("unreachable")
-
-
-def _reason(error: Exception) -> Exception:
-    """What fsspec hides behind 'not found' when a web server cannot be reached."""
-    cause = error.__cause__
-    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
-    return cause if hidden and type(cause).__module__.startswith("aiohttp") else error  # type: ignore[return-value]
-
-
-def _status(error: Exception) -> int | None:
-    """The status of an HTTP answer, as the packages' errors name it."""
-    places = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
-    found = (getattr(holder, name, None) for holder, name in places)
-    return next((status for status in found if isinstance(status, int)), None)
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether the same request may be answered a little later."""
-    if (status := _status(error)) is not None:
-        return status in (408, 425, 429) or status >= 500
-    if isinstance(error, LASTING) or hasattr(error, "certificate_error"):
-        return False
-    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
-    return isinstance(error, OSError | EOFError | TimeoutError) or bool(bases & NETWORK)
-
-
-def _explained(path: StorePath, error: Exception, attempts: int) -> OSError:
-    status, name = _status(error), type(error).__name__
-    if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in name:
-        what = f"no access ({_text(error)}); {CREDENTIALS[path.protocol]}"
-        return PermissionError(errno.EACCES, what, str(path))
-    if isinstance(error, FileNotFoundError) or status == 404:
-        what = str(error) if "bucket" in str(error) else "not there"
-        return FileNotFoundError(errno.ENOENT, what, str(path))
-    tried = f" (tried {attempts} times)" if attempts > 1 else ""
-    return OSError(errno.EIO, f"{_text(error)}{tried}", str(path))
-
-
-def _text(error: Exception) -> str:
-    """An error in one line; some have no text."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return re.sub(r"\s+", " ", text)

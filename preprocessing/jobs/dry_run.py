@@ -35,15 +35,17 @@ def check(prepare: Callable[[Listing | None], Job], finish_only: bool = False) -
     check_output(job)
     if finish_only:
         check_complete(job)
+    if job.evaluation_texts:
+        job.evaluation_texts.check()
     missing = job.missing()
     firsts = {job.items[i].path: job.items[i] for i in reversed(missing)}.values()
     filled = [_check_head(job, item) for item in firsts]
     if len(missing) == len(job.items) and not any(filled):
         raise ValueError(f"{no_documents(job)}; check --input")
     free, expected = shutil.disk_usage(check_folder(job.output)).free, ""
-    if missing and job.destination is None and (needed := _expected_bytes(job, missing)):
+    if missing and (needed := _expected_bytes(job, missing)):
         expected = f" (about {_size(needed)})"
-        if free < needed / 2:
+        if job.destination is None and free < needed / 2:
             raise ValueError(
                 f"--output {job.output}: {_size(free)} are free, about {_size(needed)} are needed; "
                 "free some space or choose another"
@@ -81,9 +83,10 @@ def _check_head(job: Job, item: Item) -> bool:
 def _expected_bytes(job: Job, missing: list[int]) -> float | None:
     """Bytes of the missing shards, extrapolated from the beginning of the first missing item.
 
-    None where its reader does not report its position, or reads everything at once.
+    None where its reader does not report its position, or reads everything at once. Prints a line
+    where a filter excludes all of that beginning.
     """
-    item, position = job.items[missing[0]], 0
+    item, position, statistics = job.items[missing[0]], 0, Statistics()
 
     def head() -> Iterator[Entry]:
         nonlocal position
@@ -96,9 +99,12 @@ def _expected_bytes(job: Job, missing: list[int]) -> float | None:
         position = item.size
 
     written = 0
-    for _, sample in job.samples(job.screened(head()), Statistics()):
+    for _, sample in job.samples(job.screened(head()), statistics):
         payload = len(encode_sample(sample, job.id_dtype))
         written += TAR_BLOCK + -(-payload // TAR_BLOCK) * TAR_BLOCK
+    if statistics.documents and not written:
+        reasons = ", ".join(f"{name} {count}" for name, count in statistics.excluded.most_common())
+        print(f"{item}: none of its first {statistics.documents} records is kept ({reasons})")
     return written / position * sum(job.items[i].size for i in missing) if position else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.common.files import when_visible
 from preprocessing.jobs import duplicates
 from preprocessing.jobs.duplicates import DuplicateKeys, KeyPlan
-from preprocessing.jobs.job import Job
+from preprocessing.jobs.job import DUPLICATE_FOLDERS, Job
 from preprocessing.jobs.mpi import MpiWorld
 from preprocessing.jobs.stage import (
     JobStage,
@@ -25,7 +25,6 @@ from preprocessing.jobs.stage import (
 )
 from preprocessing.readers.entries import Entry
 
-DUPLICATE_FOLDERS = ("keys", "runs", "pairs", "duplicates")
 KEY_BYTES = 16
 
 

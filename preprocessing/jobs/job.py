@@ -12,10 +12,12 @@ version before, whose shards stay as they are and whose manifest is kept under a
 
 import hashlib
 import json
+import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ from preprocessing.readers.minhash import MinHash
 
 ITEMS = ".items"
 EVALUATION_TEXTS = Path(ITEMS, "evaluation texts", "00000.npy")
+DUPLICATE_FOLDERS = ("keys", "runs", "pairs", "duplicates")
+"""Of the stages that compare all inputs, in their order."""
 SETTINGS = "settings.json"
 EXTENDING = "extending"
 """Is there while files are added: the manifest is that of the version before."""
@@ -217,10 +221,14 @@ def open_output(job: Job) -> None:
     if not create_json(path, job.description):
         check_output(job)  # perhaps another job started just now
         before = json.loads(path.read_bytes())
-        if _is_extended(job, before):
+        if _is_extended(job, _finished_part(job, before)):
             job.extending.touch()  # first, so that the manifest is never taken for the new one
         if before != job.description:
+            _forget_comparison(job, before)
             replace_json(path, job.description)
+    if job.extending.exists() and not _is_adding(job.output, job.description["inputs"]):
+        remove_working_files(job)  # the addition was withdrawn
+        job.extending.unlink(missing_ok=True)
     if job.is_complete and (job.missing() or (job.uploads and not job.uploads.are_complete)):
         if job.uploads:
             job.uploads.reopen()
@@ -236,12 +244,19 @@ def check_output(job: Job) -> None:
     held = job.uploads.are_complete if job.uploads else False
     if not path.is_file():
         if held or job.manifest_path.exists():
-            raise ValueError(f"{job.place} already holds a dataset; choose another --output")
+            work_dir = ", or give the --work_dir with which it was made" if job.uploads else ""
+            raise ValueError(
+                f"{job.place} already holds a dataset, and {job.folder()} has no record of its "
+                f"job; choose another --output{work_dir}"
+            )
         return
     before = json.loads(path.read_bytes())
     changes = _changes(before, job.description)
+    finished = _finished_part(job, before)
+    if finished != before and (job.description == finished or _is_extended(job, finished)):
+        return
     if _is_extended(job, before):
-        if not job.is_complete:
+        if not job.manifest_path.is_file() or _is_adding(job.output, before["inputs"]):
             raise ValueError(
                 f"{job.place} is not finished: finish it with the {len(before['inputs'])} inputs "
                 "that it was begun with, then add others"
@@ -249,8 +264,15 @@ def check_output(job: Job) -> None:
     elif changes and not _only_unused_inputs_changed(job, before):
         raise ValueError(
             f"{job.output} holds results of other settings: "
-            f"{'; '.join(changes[:SHOWN_DIFFERENCES])}; choose another --output or delete it"
+            f"{'; '.join(changes[:SHOWN_DIFFERENCES])}; "
+            f"choose another {'--work_dir' if job.uploads else '--output or delete it'}"
         )
+
+
+def remove_working_files(job: Job) -> None:
+    """Remove what the stages before the last made for themselves."""
+    for name in (*DUPLICATE_FOLDERS, EVALUATION_TEXTS.parent.name):
+        shutil.rmtree(job.folder(name), ignore_errors=True)
 
 
 def check_complete(job: Job) -> None:
@@ -292,19 +314,67 @@ def earlier_inputs(output: Path) -> tuple[list[str], list[int]]:
     """The descriptions of the inputs of the job that filled a folder, and those of its versions."""
     path = output / ITEMS / SETTINGS
     found = json.loads(path.read_bytes()) if path.is_file() else {}
-    return found.get("inputs", []), found.get("input_versions", [])
+    inputs, versions = found.get("inputs", []), found.get("input_versions", [])
+    if versions and _is_adding(output, inputs):  # only of those that are finished
+        versions = versions[:-1]
+        inputs = inputs[: versions[-1]]
+    return inputs, versions
+
+
+def _is_adding(output: Path, inputs: Sequence[str]) -> bool:
+    """Whether files are being added to a dataset: its manifest is not that of these inputs."""
+    if not (output / ITEMS / EXTENDING).exists():
+        return False
+    path = output / MANIFEST
+    settings = json.loads(path.read_bytes())["settings"] if path.is_file() else {}
+    return settings.get("inputs") != inputs
+
+
+def _finished_part(job: Job, before: dict[str, Any]) -> dict[str, Any]:
+    """The description of the finished version to which files were being added, as long as no shard
+    of them is made: the addition may be withdrawn or be another one. Otherwise `before`."""
+    versions = before.get("input_versions")
+    if not versions or not _is_adding(job.output, before["inputs"]):
+        return before
+    finished = {**before, "inputs": before["inputs"][: versions[-2]]}
+    if len(versions) > 2:
+        finished["input_versions"] = versions[:-1]
+    else:
+        del finished["input_versions"]
+    old = {*islice(job.inputs, versions[-2])}
+    first = sum(item.path in old for item in job.items)
+    made = any(int(marker.stem) >= first for marker in job.folder().glob("[0-9]*.json"))
+    return before if made else finished
+
+
+def _forget_comparison(job: Job, before: dict[str, Any]) -> None:
+    """Remove the keys of the items from the first changed input on, which may have other numbers
+    now, and what was made of all keys."""
+    pairs = zip(job.inputs.items(), before["inputs"], strict=False)
+    same = {path for (path, description), old in pairs if description == old}
+    first = next((n for n, item in enumerate(job.items) if item.path not in same), len(job.items))
+    keys, *later = map(job.folder, DUPLICATE_FOLDERS)
+    for made in keys.glob("*.npy"):
+        if int(made.stem) >= first:
+            made.unlink(missing_ok=True)
+    for folder in later:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _only_unused_inputs_changed(job: Job, before: dict[str, Any]) -> bool:
     """Whether the only differences are inputs of which no shard was made, under the same names.
 
-    For example a damaged file that was downloaded again.
+    For example a damaged file that was downloaded again. Where all inputs are compared, every shard
+    of a version is made of all its inputs.
     """
-    if job.compares_inputs or len(before["inputs"]) != len(job.inputs):
+    if len(before["inputs"]) != len(job.inputs):
         return False
     if {**before, "inputs": None} != {**job.description, "inputs": None}:
         return False
     used = {item.path for number, item in enumerate(job.items) if job.marker(number).is_file()}
+    *_, start, _ = (0, 0, *job.listing.versions)
+    if job.compares_inputs and used & {*islice(job.inputs, start, None)}:
+        return False
     return all(
         old == new or (path not in used and old.split(", ")[0] == path.name)
         for (path, new), old in zip(job.inputs.items(), before["inputs"], strict=True)

@@ -1,18 +1,30 @@
 """A finished job's manifest, made from the markers of its items, and its closing line."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipeline.common.command_line import shown
 from pipeline.common.files import when_visible
+from pipeline.common.stores import Location
 from pipeline.manifest import FORMAT_VERSION, unknown_share
 from preprocessing.dataset.samples import UNKNOWN
 from preprocessing.dataset.statistics import Statistics, length_summary
 from preprocessing.jobs.job import Job
-from preprocessing.readers.entries import BAD_ENCODING, RECODE
+from preprocessing.readers.entries import (
+    BAD_ENCODING,
+    EMPTY,
+    MALFORMED,
+    NO_ID,
+    NO_SUMMARY,
+    NO_TEXT,
+    NOT_JSON,
+    RECODE,
+)
 from preprocessing.readers.splits import SHOWN
 
+FORMAT_FAULTS = {BAD_ENCODING, NOT_JSON, MALFORMED, NO_TEXT, EMPTY, NO_ID, NO_SUMMARY}
 REMEDIES = {
     BAD_ENCODING: RECODE,
     UNKNOWN: "take a tokenizer that has the script, or raise --max_unknown_share",
@@ -26,16 +38,19 @@ def build_manifest(job: Job) -> dict[str, Any]:
     """
     statistics = Statistics()
     entries, left_out = [], {}
+    documents: Counter[Location] = Counter()
     for item in range(len(job.items)):
         marker = json.loads(when_visible(job.marker(item)).read_bytes())
         entries.append(marker["shard"])
         statistics.add(marker["statistics"])
+        documents[job.items[item].path] += marker["statistics"]["documents"]
         if names := marker.get("left_out"):
             left_out[shown(job.items[item].path.name)] = {
                 "files": len(names),
                 "first": names[:SHOWN],
             }
     _check_any_kept(job, statistics)
+    empty = [shown(path.name) for path in documents if not documents[path]]
     return {
         "format_version": FORMAT_VERSION,
         "kind": job.kind,
@@ -70,19 +85,36 @@ def build_manifest(job: Job) -> dict[str, Any]:
             )
         },
         **({"left_out_files": left_out} if left_out else {}),
+        **({"empty_inputs": {"files": len(empty), "first": empty[:SHOWN]}} if empty else {}),
     }
 
 
 def _check_any_kept(job: Job, statistics: Statistics) -> None:
     if statistics.documents == 0:
-        raise ValueError(f"{no_documents(job)}; check --input, then delete {job.output}")
+        raise ValueError(f"{no_documents(job)}; check --input. {_begin_again(job)}")
     if statistics.kept == 0:
         reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(statistics.excluded.items()))
-        raise ValueError(
-            f"no document could be used ({reasons}); docs/data.md lists the accepted formats"
-            f"{remedies(statistics.excluded)}. Delete {job.output} or choose another --output "
-            "before the next attempt"
+        formats = (
+            "; docs/data.md lists the accepted formats"
+            if has_format_fault(statistics.excluded)
+            else ""
         )
+        raise ValueError(
+            f"no document could be used ({reasons}){formats}{remedies(statistics.excluded)}. "
+            f"{_begin_again(job)} before the next attempt"
+        )
+
+
+def _begin_again(job: Job) -> str:
+    """How to give up what a job made; its folder may hold other files."""
+    if job.uploads:
+        return f"Choose another --output and --work_dir, or remove {job.output}"
+    return f"Choose another --output, or remove {job.folder()} and {job.output / job.name}-*"
+
+
+def has_format_fault(reasons: Iterable[str]) -> bool:
+    """Whether records were excluded for their form and not by a filter."""
+    return bool(FORMAT_FAULTS & {*reasons})
 
 
 def no_documents(job: Job) -> str:
@@ -117,6 +149,10 @@ def summary(job: Job, manifest: dict[str, Any]) -> str:
         text += f"; {hidden} have no reference and cannot be scored"
     for name, files in manifest.get("left_out_files", {}).items():
         text += f"; {files_left_out(name, files['files'], files['first'])}"
+    if empty := manifest.get("empty_inputs"):
+        more = ", ..." if empty["files"] > len(empty["first"]) else ""
+        text += f"; input files without documents: {empty['files']:,} "
+        text += f"({', '.join(empty['first'])}{more})"
     if job.expected_samples is None:
         return text
     if counts["kept"] == job.expected_samples:

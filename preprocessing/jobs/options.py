@@ -25,6 +25,20 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
+def not_empty(text: str) -> str:
+    """An option's value, as the `type` of an argument; an unset variable of a shell gives none."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a value")
+    return text
+
+
+def local_path(text: str) -> str:
+    """A path that cannot be on a store, as the `type` of an argument."""
+    if is_url(not_empty(text)):
+        raise argparse.ArgumentTypeError(f"{text} is on a store; give a local or shared path")
+    return text
+
+
 def add_common_options(
     parser: argparse.ArgumentParser, source_length: int | None, target_length: int | None
 ) -> None:
@@ -37,10 +51,15 @@ def add_common_options(
         help="input files, also on a store (s3://, gs://, hf://) or https://",
     )
     parser.add_argument(
-        "--tokenizer", required=True, help="SentencePiece model, or a folder with tokenizer.model"
+        "--tokenizer",
+        required=True,
+        type=local_path,
+        help="SentencePiece model, or a folder with tokenizer.model",
     )
     add_output_options(parser)
-    parser.add_argument("--split", default="train", help="name of the split, for the manifest")
+    parser.add_argument(
+        "--split", type=not_empty, default="train", help="name of the split, for the manifest"
+    )
     for side, length in (("source", source_length), ("target", target_length)):
         parser.add_argument(
             f"--{side}_length",
@@ -65,8 +84,8 @@ def add_common_options(
     parser.add_argument(
         "--report",
         action="store_true",
-        help="also write a page to report/report.html in the output: what was kept and excluded, "
-        "lengths, tokens, languages",
+        help="also write a page, report/report.html in the output, on a store report.html beside "
+        "the manifest: what was kept and excluded, lengths, tokens, languages",
     )
 
 
@@ -75,10 +94,12 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         required=True,
+        type=not_empty,
         help="dataset folder to fill, also s3://, gs:// or hf://; its name is the shards' prefix",
     )
     parser.add_argument(
         "--work_dir",
+        type=local_path,
         metavar="DIR",
         help="for an output on a store: the job's own folder, which all its nodes share, for its "
         "record and the shards that are not uploaded yet",

@@ -5,7 +5,6 @@ the folder is complete. A restart makes only the items that are missing.
 """
 
 import gc
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +14,8 @@ from pipeline.common.command_line import shown
 from pipeline.common.files import replace_bytes, replace_json
 from pipeline.manifest import keep_version, write_manifest
 from preprocessing.dataset.statistics import Statistics
-from preprocessing.jobs.duplicate_stages import (
-    DUPLICATE_FOLDERS,
-    duplicate_stages,
-    without_duplicates,
-)
-from preprocessing.jobs.job import EVALUATION_TEXTS, Job, check_complete, open_output
+from preprocessing.jobs.duplicate_stages import duplicate_stages, without_duplicates
+from preprocessing.jobs.job import Job, check_complete, open_output, remove_working_files
 from preprocessing.jobs.job_progress import JobProgress
 from preprocessing.jobs.leases import Leases
 from preprocessing.jobs.manifest import build_manifest, summary
@@ -153,8 +148,7 @@ def _remove_leftovers(job: Job) -> None:
     """Remove the files of killed processes and the working files of finished stages."""
     _remove(job.output, ".*.tmp")
     _remove(job.folder(), ".*.tmp", "*.claim-*")
-    for name in (*DUPLICATE_FOLDERS, EVALUATION_TEXTS.parent.name):
-        shutil.rmtree(job.folder(name), ignore_errors=True)
+    remove_working_files(job)
 
 
 def _remove(folder: Path, *patterns: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.common.command_line import count_from, shown
+from pipeline.common.stores import is_url, url_of
 from pipeline.shards import Dataset
 from preprocessing.readers.entries import Entry, Item
 from preprocessing.readers.inputs import describe_input
@@ -57,9 +58,16 @@ class EvaluationTexts:
         ]
         if not found:
             names = " ".join(str(path) for path in self.paths)
-            raise ValueError(f"--decontaminate {names}: no text has {self.ngram} words")
+            raise ValueError(
+                f"--decontaminate {names}: no text has {self.ngram} words (--decontaminate_ngram), "
+                "so nothing could be found"
+            )
         rows = np.concatenate(found, axis=1)
         return rows[:, np.argsort(rows[0], kind="stable")]
+
+    def check(self) -> None:
+        """Raise as `build` does, before there is a record that would be named."""
+        _ = self._rows
 
     def has_part_of(self, text: str) -> bool:
         """Whether a training text holds an evaluation text, or `share` of one."""
@@ -146,29 +154,39 @@ def add_decontamination_options(parser: Any, share: float) -> None:
     parser.add_argument(
         "--decontaminate_ngram",
         type=count_from(1),
-        default=NGRAM,
-        help="words in a row that count as the same text",
+        help=f"words in a row that count as the same text (default: {NGRAM})",
     )
     parser.add_argument(
         "--decontaminate_share",
         type=float,
-        default=share,
-        help="exclude what has this share of one evaluation text's n-grams; 0: any one n-gram",
+        help="exclude what has this share of one evaluation text's n-grams; 0: any one n-gram "
+        f"(default: {share})",
     )
 
 
-def evaluation_texts_from(options: argparse.Namespace, index: Path) -> EvaluationTexts | None:
-    """The evaluation texts of a command line. Raises ValueError on a path that is not there, and on
-    a share that is none."""
+def evaluation_texts_from(
+    options: argparse.Namespace, index: Path, share: float
+) -> EvaluationTexts | None:
+    """The evaluation texts of a command line; `share` is the default.
+
+    Raises ValueError on a path that is not there, on a share that is none, and on options that are
+    of no use without texts.
+    """
     if options.decontaminate is None:
+        for name in ("decontaminate_ngram", "decontaminate_share"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"--{name} is of use with --decontaminate only; give both")
         return None
-    if not 0 <= options.decontaminate_share <= 1:
-        raise ValueError(
-            f"--decontaminate_share is {options.decontaminate_share}, expected a share from 0 to 1"
-        )
+    if options.decontaminate_share is not None:
+        share = options.decontaminate_share
+    if not 0 <= share <= 1:
+        raise ValueError(f"--decontaminate_share is {share}, expected a share from 0 to 1")
     paths = tuple(map(Path, options.decontaminate))
     for path in paths:
+        if is_url(path):
+            raise ValueError(
+                f"--decontaminate {url_of(path)} is on a store; copy it to a local one"
+            )
         if not path.exists():
             raise ValueError(f"--decontaminate {path} is neither a dataset folder nor a file")
-    share = options.decontaminate_share
-    return EvaluationTexts(paths, index, options.decontaminate_ngram, share)
+    return EvaluationTexts(paths, index, options.decontaminate_ngram or NGRAM, share)

@@ -161,6 +161,11 @@ def filters_from(
     pattern or an unknown function.
     """
     settings: dict[str, Any] = {}
+    low, high = options.min_characters, options.max_characters
+    if low is not None and high is not None and low > high:
+        raise ValueError(
+            f"--min_characters {low} is more than --max_characters {high}: no text has both"
+        )
     for name in ("min_characters", "max_characters"):
         if (limit := getattr(options, name)) is not None:
             settings[name] = limit
@@ -181,6 +186,10 @@ def filters_from(
     if options.language is not None:
         languages = Languages(tuple(options.language), options.language_threshold)
         settings |= languages.describe()
+    elif options.language_threshold != THRESHOLD:
+        raise ValueError(
+            "--language_threshold is of use with --language only; give both, or omit it"
+        )
     quality = tuple(dict.fromkeys(options.quality or ()))
     if quality:
         settings["quality"] = list(quality)

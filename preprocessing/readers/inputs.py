@@ -12,7 +12,7 @@ from pipeline.common.command_line import shown
 from pipeline.common.stores import Location, StorePath, find, is_url
 from preprocessing.readers.entries import Folder, Item
 from preprocessing.readers.json_records import is_document
-from preprocessing.readers.splits import plain_name
+from preprocessing.readers.splits import COMPRESSED, plain_name
 from preprocessing.readers.streams import HEAD, is_compressed, is_parquet, is_tar, is_zip
 
 EDGE = 2**16  # bytes at an input's beginning and end that its description covers
@@ -22,8 +22,8 @@ REQUESTS = 16  # descriptions of files on stores that are made at once
 def find_inputs(patterns: Sequence[str]) -> list[Location]:
     """The files that match file names, URLs and glob patterns, each once, sorted, local ones first.
 
-    Raises ValueError for a folder, for a pattern that matches no file and for a URL that cannot be
-    used, OSError for a store that cannot be reached.
+    Raises ValueError for a folder, a link to nothing, a pattern that matches no file and a URL that
+    cannot be used, OSError for a store that cannot be reached.
     """
     found: set[Location] = set()
     for pattern in patterns:
@@ -32,9 +32,13 @@ def find_inputs(patterns: Sequence[str]) -> list[Location]:
                 raise ValueError(f"no file matches --input {pattern}")
             found.update(stored)
             continue
+        if not pattern:
+            raise ValueError("--input is empty; give files or a pattern, as 'c4/*.json.gz'")
         if Path(pattern).is_dir():
-            raise ValueError(f"--input {pattern} is a folder; give its files, as '{pattern}/*.gz'")
-        matches = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+            example = f"{pattern.rstrip('/')}/*.gz"
+            raise ValueError(f"--input {pattern} is a folder; give its files, as '{example}'")
+        matches = [*map(Path, glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
+        _check_matches(pattern, matches)
         files = {match for match in matches if match.is_file()}
         if Path(pattern).is_file():  # a name may itself contain glob characters
             files.add(Path(pattern))
@@ -42,6 +46,22 @@ def find_inputs(patterns: Sequence[str]) -> list[Location]:
             raise ValueError(f"no file matches --input {pattern}")
         found |= files
     return sorted(found, key=_place)
+
+
+def _check_matches(pattern: str, matches: Iterable[Path]) -> None:
+    """Raise ValueError for what would be left out in silence: links to nothing, and folders, which
+    only ** passes through."""
+    for match in matches:
+        if not match.exists():
+            raise ValueError(
+                f"--input {pattern}: {match} is a link to {match.readlink()}, which is not there; "
+                "download that file, or remove the link"
+            )
+        if match.is_dir() and "**" not in pattern:
+            raise ValueError(
+                f"--input {pattern}: {match} is a folder; give its files too, as '{match}/*.gz', "
+                "or a pattern that does not match it"
+            )
 
 
 def find_items(patterns: Sequence[str], block_size: int) -> list[Item]:
@@ -144,11 +164,14 @@ def describe_input(path: Location) -> str:
 
     A .gz ends in the CRC of its text, so every change shows; in a large plain file, a change in the
     middle that keeps the size does not. A folder is identified by its name alone.
+    Raises ValueError for a compressed file without content, which a failed download leaves.
     """
     name = shown(path.name)
     if path.is_dir():
         return name
     size = path.stat().st_size
+    if not size and path.name.endswith(COMPRESSED):
+        raise ValueError(f"{shown(path)} has no bytes, so it is not compressed; download it again")
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(EDGE))
         file.seek(max(0, size - EDGE))

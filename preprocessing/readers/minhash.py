@@ -39,14 +39,20 @@ class MinHash:
     def at(cls, threshold: float) -> "MinHash":
         """The longest bands that find FOUND of the pairs at a similarity: for 0.8, 14 of 8 rows.
 
-        Raises ValueError outside (0, 1).
+        Raises ValueError outside (0, 1), and where no bands find so many.
         """
         if not 0 < threshold < 1:
             raise ValueError(
                 f"--near_duplicates is {threshold}, expected a similarity between 0 and 1, as 0.8"
             )
-        found = (cls(threshold, HASHES // rows, rows) for rows in range(HASHES, 0, -1))
-        return next(f for f in found if f.share_found(threshold) >= FOUND or f.rows == 1)
+        for rows in range(HASHES, 0, -1):
+            found = cls(threshold, HASHES // rows, rows)
+            if found.share_found(threshold) >= FOUND:
+                return found
+        raise ValueError(
+            f"--near_duplicates is {threshold}: {HASHES} hashes find {FOUND:.0%} of the pairs from "
+            f"a similarity of {1 - (1 - FOUND) ** (1 / HASHES):.3f} on; give a larger one"
+        )
 
     def share_found(self, similarity: float) -> float:
         """The probability that two texts of that Jaccard similarity share a key."""

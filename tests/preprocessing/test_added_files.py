@@ -1,5 +1,6 @@
 """Files added to a finished dataset: a new version of it; what was made before stays as it is."""
 
+import gzip
 import json
 import shutil
 
@@ -130,3 +131,47 @@ def test_a_changed_or_missing_input_is_still_refused(corpus_of, job):
         job(corpus)
     settings = json.loads((folder / ".items/settings.json").read_text())
     assert len(settings["inputs"]) == 2
+
+
+DAMAGED = gzip.compress(b"lost" * 1000)[:-9]
+COMPARED = pytest.mark.parametrize("more", [(), ("--deduplicate",)], ids=["alone", "compared"])
+
+
+@COMPARED
+def test_an_addition_that_cannot_be_read_is_withdrawn_or_replaced(corpus_of, job, more):
+    corpus = corpus_of("c4-0", "c4-1")
+    folder = job(corpus, *more)
+    finished = tree(folder)
+    for _ in range(2):
+        (corpus / "a4-2.jsonl").write_bytes(DAMAGED)
+        with pytest.raises(ValueError, match=r"a4-2\.jsonl is corrupt or truncated"):
+            job(corpus, *more)
+        (corpus / "a4-2.jsonl").unlink()
+        job(corpus, *more)
+        assert tree(folder) == finished
+    (corpus / "a4-2.jsonl").write_bytes(DAMAGED)
+    with pytest.raises(ValueError, match="truncated"):
+        job(corpus, *more)
+    (corpus / "a4-2.jsonl").unlink()
+    job(corpus_of("a4-3"), *more)  # another in its place
+    assert Dataset(folder).manifest["settings"]["input_versions"] == [2, 3]
+    (corpus / "c4-4.jsonl").write_bytes(DAMAGED)
+    with pytest.raises(ValueError, match="truncated"):
+        job(corpus, *more)
+    job(corpus_of("c4-4"), *more)  # downloaded again
+    assert Dataset(folder).manifest["settings"]["input_versions"] == [2, 3, 4]
+    at_once = job(corpus_of("c4-0", "c4-1", folder="again"), *more, output="other/c4")
+    job(corpus_of("a4-3", folder="again"), *more, output="other/c4")
+    job(corpus_of("c4-4", folder="again"), *more, output="other/c4")
+    assert tree(folder) == tree(at_once)
+
+
+@COMPARED
+def test_a_damaged_input_of_a_new_job_is_replaced(corpus_of, job, more):
+    corpus = corpus_of("c4-0", "c4-1", "c4-2")
+    (corpus / "c4-1.jsonl").write_bytes(DAMAGED)
+    with pytest.raises(ValueError, match="truncated"):
+        job(corpus, *more, "--block_size", "3000")
+    folder = job(corpus_of("c4-1"), *more, "--block_size", "3000")  # now of several blocks
+    whole = job(corpus, *more, "--block_size", "3000", output="other/c4")
+    assert tree(folder) == tree(whole)

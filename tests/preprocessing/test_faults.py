@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line_and_free_space_is_enough_to_resume(
     assert "complete" not in result.stdout
     assert ".tmp" not in result.stdout  # unfinished files take no space
     assert result.stderr.count("error: ") == 1
-    assert "No space left on device" in result.stderr
+    assert "No space left on device; make room where the output is" in result.stderr
     assert "Traceback" not in result.stderr
     command(pretrain.main, *arguments(corpus, tokenizer_path, tmp_path / "other/c4"))
     assert tree(tmp_path / "made") == tree(tmp_path / "other/c4")

@@ -10,6 +10,7 @@ from servers import https_server
 
 from pipeline.common import stores
 from pipeline.common.stores import StorePath, find, put, read_range, sizes, store_path
+from pipeline.distributed.world import free_port
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,3 +175,15 @@ def test_local_paths_do_not_import_fsspec():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert done.stdout.strip() == b"[]", done.stderr
+
+
+def test_a_server_that_is_not_there_is_asked_again(server, monkeypatch, capsys):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    stores._filesystem.cache_clear()
+    try:
+        with pytest.raises(OSError) as caught:
+            store_path("s3://corpus/files/large.bin").read_bytes()
+    finally:
+        stores._filesystem.cache_clear()
+    assert "(tried 4 times); check the network, and for S3 AWS_ENDPOINT_URL" in str(caught.value)
+    assert "; trying again in " in capsys.readouterr().err
