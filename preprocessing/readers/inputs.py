@@ -38,8 +38,8 @@ def find_inputs(patterns: Sequence[str]) -> list[Location]:
             example = f"{pattern.rstrip('/')}/*.gz"
             raise ValueError(f"--input {pattern} is a folder; give its files, as '{example}'")
         matches = [*map(Path, glob(pattern, recursive=True))]  # noqa: PTH207 (may be absolute)
-        _check_matches(pattern, matches)
         files = {match for match in matches if match.is_file()}
+        _check_others(pattern, (match for match in matches if match not in files))
         if Path(pattern).is_file():  # a name may itself contain glob characters
             files.add(Path(pattern))
         if not files:
@@ -48,7 +48,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Location]:
     return sorted(found, key=_place)
 
 
-def _check_matches(pattern: str, matches: Iterable[Path]) -> None:
+def _check_others(pattern: str, matches: Iterable[Path]) -> None:
     """Raise ValueError for what would be left out in silence: links to nothing, and folders, which
     only ** passes through."""
     for match in matches:

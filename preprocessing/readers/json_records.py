@@ -94,7 +94,10 @@ def json_document(file: IO[bytes], position: Callable[[], int]) -> Iterator[Entr
             value, number = text.value(), number + 1
             yield Entry(number, value if isinstance(value, dict) else NOT_JSON, position())
     if in_array:
-        raise InputError(f"is not valid JSON: the array does not end, after line {text.line}")
+        raise InputError(
+            f"is not valid JSON: the array does not end, after line {text.line}; is it cut short? "
+            "Then download it again"
+        )
 
 
 class _JsonText:
@@ -129,8 +132,13 @@ class _JsonText:
             except (ValueError, RecursionError) as error:
                 if self._ended or isinstance(error, RecursionError):
                     where = self.line + self._buffer.count("\n", self._at, getattr(error, "pos", 0))
-                    message = getattr(error, "msg", error)
-                    raise InputError(f"is not valid JSON at line {where} ({message})") from None
+                    message = str(getattr(error, "msg", error)).removesuffix(" starting at")
+                    ends = getattr(error, "pos", 0) >= len(self._buffer)
+                    cut = ends or message.startswith("Unterminated")
+                    hint = "; is it cut short? Then download it again" * cut
+                    raise InputError(
+                        f"is not valid JSON at line {where} ({message}){hint}"
+                    ) from None
             else:
                 if end < len(self._buffer) or self._ended:  # else a number may go on
                     self.line += self._buffer.count("\n", self._at, end)
