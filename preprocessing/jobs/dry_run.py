@@ -72,10 +72,9 @@ def _check_head(job: Job, item: Item) -> bool:
             return True
     reasons = statistics.excluded
     if reasons:
-        found = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
         raise ValueError(
-            f"{item}: none of its first {reasons.total()} records can be used ({found}); see "
-            f"docs/data.md for the accepted formats{remedies(reasons)}"
+            f"{item}: none of its first {reasons.total()} records can be used "
+            f"({_counted(statistics)}); see docs/data.md for the accepted formats{remedies(reasons)}"
         )
     return False
 
@@ -103,9 +102,13 @@ def _expected_bytes(job: Job, missing: list[int]) -> float | None:
         payload = len(encode_sample(sample, job.id_dtype))
         written += TAR_BLOCK + -(-payload // TAR_BLOCK) * TAR_BLOCK
     if statistics.documents and not written:
-        reasons = ", ".join(f"{name} {count}" for name, count in statistics.excluded.most_common())
-        print(f"{item}: none of its first {statistics.documents} records is kept ({reasons})")
+        count, found = statistics.documents, _counted(statistics)
+        print(f"{item}: none of its first {count} records is kept ({found})")
     return written / position * sum(job.items[i].size for i in missing) if position else None
+
+
+def _counted(statistics: Statistics) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in statistics.excluded.most_common())
 
 
 def _size(count: float) -> str:

@@ -94,11 +94,8 @@ def _check_any_kept(job: Job, statistics: Statistics) -> None:
         raise ValueError(f"{no_documents(job)}; check --input. {_begin_again(job)}")
     if statistics.kept == 0:
         reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(statistics.excluded.items()))
-        formats = (
-            "; docs/data.md lists the accepted formats"
-            if has_format_fault(statistics.excluded)
-            else ""
-        )
+        faults = FORMAT_FAULTS & statistics.excluded.keys()  # and not only filters
+        formats = "; docs/data.md lists the accepted formats" if faults else ""
         raise ValueError(
             f"no document could be used ({reasons}){formats}{remedies(statistics.excluded)}. "
             f"{_begin_again(job)} before the next attempt"
@@ -110,11 +107,6 @@ def _begin_again(job: Job) -> str:
     if job.uploads:
         return f"Choose another --output and --work_dir, or remove {job.output}"
     return f"Choose another --output, or remove {job.folder()} and {job.output / job.name}-*"
-
-
-def has_format_fault(reasons: Iterable[str]) -> bool:
-    """Whether records were excluded for their form and not by a filter."""
-    return bool(FORMAT_FAULTS & {*reasons})
 
 
 def no_documents(job: Job) -> str:
@@ -129,8 +121,12 @@ def remedies(reasons: Iterable[str]) -> str:
 
 def files_left_out(container: str, count: int, first: Sequence[str]) -> str:
     """How many files of a folder or an archive were not read, and the names of the first."""
+    return f"left out of {container}: {_named(count, first)}"
+
+
+def _named(count: int, first: Sequence[str]) -> str:
     more = ", ..." if count > len(first) else ""
-    return f"left out of {container}: {count:,} ({', '.join(first)}{more})"
+    return f"{count:,} ({', '.join(first)}{more})"
 
 
 def summary(job: Job, manifest: dict[str, Any]) -> str:
@@ -150,9 +146,7 @@ def summary(job: Job, manifest: dict[str, Any]) -> str:
     for name, files in manifest.get("left_out_files", {}).items():
         text += f"; {files_left_out(name, files['files'], files['first'])}"
     if empty := manifest.get("empty_inputs"):
-        more = ", ..." if empty["files"] > len(empty["first"]) else ""
-        text += f"; input files without documents: {empty['files']:,} "
-        text += f"({', '.join(empty['first'])}{more})"
+        text += f"; input files without documents: {_named(empty['files'], empty['first'])}"
     if job.expected_samples is None:
         return text
     if counts["kept"] == job.expected_samples:

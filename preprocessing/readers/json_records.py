@@ -95,9 +95,11 @@ def json_document(file: IO[bytes], position: Callable[[], int]) -> Iterator[Entr
             yield Entry(number, value if isinstance(value, dict) else NOT_JSON, position())
     if in_array:
         raise InputError(
-            f"is not valid JSON: the array does not end, after line {text.line}; is it cut short? "
-            "Then download it again"
+            f"is not valid JSON: the array does not end, after line {text.line}{CUT_SHORT}"
         )
+
+
+CUT_SHORT = "; is it cut short? Then download it again"
 
 
 class _JsonText:
@@ -135,7 +137,7 @@ class _JsonText:
                     message = str(getattr(error, "msg", error)).removesuffix(" starting at")
                     ends = getattr(error, "pos", 0) >= len(self._buffer)
                     cut = ends or message.startswith("Unterminated")
-                    hint = "; is it cut short? Then download it again" * cut
+                    hint = CUT_SHORT if cut else ""
                     raise InputError(
                         f"is not valid JSON at line {where} ({message}){hint}"
                     ) from None

@@ -7,6 +7,7 @@ rows of the signature is a key, so they share one with probability 1 - (1 - J^ro
 Written here, not by a library: which documents stay must not change with a library's version.
 """
 
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -49,9 +50,10 @@ class MinHash:
             found = cls(threshold, HASHES // rows, rows)
             if found.share_found(threshold) >= FOUND:
                 return found
+        least = math.ceil(1000 * (1 - (1 - FOUND) ** (1 / HASHES))) / 1000
         raise ValueError(
             f"--near_duplicates is {threshold}: {HASHES} hashes find {FOUND:.0%} of the pairs from "
-            f"a similarity of {1 - (1 - FOUND) ** (1 / HASHES):.3f} on; give a larger one"
+            f"a similarity of {least} on; give that or a larger one"
         )
 
     def share_found(self, similarity: float) -> float:

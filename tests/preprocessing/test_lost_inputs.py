@@ -74,7 +74,7 @@ def test_files_without_documents_are_named(corpus, exit_of, tokenizer_path, tmp_
         (["--decontaminate_ngram", "5"], "--decontaminate_ngram is of use with --decontaminate on"),
         (["--decontaminate_share", "0.5"], "--decontaminate_share is of use with --decontaminate"),
         (["--min_characters", "9", "--max_characters", "8"], "--min_characters 9 is more than --"),
-        (["--near_duplicates", "0.01"], "find 90% of the pairs from a similarity of 0.020 on"),
+        (["--near_duplicates", "0.01"], "find 90% of the pairs from a similarity of 0.021 on"),
     ],
 )
 def test_options_that_would_be_ignored_or_go_astray(
