@@ -74,7 +74,8 @@ def _check_head(job: Job, item: Item) -> bool:
     if reasons:
         raise ValueError(
             f"{item}: none of its first {reasons.total()} records can be used "
-            f"({_counted(statistics)}); see docs/data.md for the accepted formats{remedies(reasons)}"
+            f"({_counted(statistics)}); see docs/data.md for the accepted formats"
+            f"{remedies(reasons)}"
         )
     return False
 
