@@ -76,16 +76,17 @@ def script(folder: Path, text: str) -> str:
 @pytest.fixture(scope="module")
 def damaged(slurm, tmp_path_factory) -> Iterator[tuple[Cluster, str, str]]:
     """A cluster whose n1 has lost its slurmd, a job that runs on n1 and n2, and one on n4 whose
-    signal is due at once.
+    signal comes 10 to 40 s after its start.
 
-    Slurm checks time limits every 30 s and notices a lost slurmd after 15 s: the other tests run
-    meanwhile.
+    Slurm checks time limits every 30 s, sends the signal up to 30 s early, and once: one that is
+    due at the start is lost where the check comes before the batch shell. It notices a lost
+    slurmd after 15 s. The other tests run meanwhile.
     """
     folder = tmp_path_factory.mktemp("site")
     with Cluster(folder / "cluster") as cluster:
         script = folder / "job.sh"
         script.write_text(WARNED)
-        signal_at = ("--time=1", "--signal=B:USR2@60")
+        signal_at = ("--time=1", "--signal=B:USR2@20")
         warned = cluster.submit("--nodelist=n4", *signal_at, str(script), cwd=folder)
         hit = cluster.submit("--nodelist=n[1-2]", "--wrap", HIT, cwd=folder)
         until(lambda: len(list(folder.glob("n?-works"))) == 2)
