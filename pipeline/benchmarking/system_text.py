@@ -61,11 +61,18 @@ def summary(record: Mapping[str, Any]) -> Iterator[str]:
 def by_setting(
     found: Sequence[Ratio], verdict: Verdict
 ) -> dict[tuple[str, str, str, str], list[Ratio]]:
-    """The ratios with that verdict, by system, figure, mode and memory setting."""
+    """The ratios with that verdict, by mode, memory setting, system and figure, in that order;
+    those of one group by length."""
+    systems = list(dict.fromkeys(ratio.system for ratio in found))
+
+    def place(ratio: Ratio) -> tuple[str, str, int, int, int]:
+        system, figure = systems.index(ratio.system), list(FIELDS).index(ratio.figure)
+        return ratio.mode, ratio.memory, system, figure, ratio.length
+
     grouped: dict[tuple[str, str, str, str], list[Ratio]] = {}
-    for ratio in found:
+    for ratio in sorted(found, key=place):
         if ratio.verdict == verdict:
-            key = (ratio.system, ratio.figure, ratio.mode, ratio.memory)
+            key = (ratio.mode, ratio.memory, ratio.system, ratio.figure)
             grouped.setdefault(key, []).append(ratio)
     return grouped
 
@@ -87,7 +94,7 @@ def page_lines(record: Mapping[str, Any], file: str) -> Iterator[str]:
         if grouped or verdict == "loses":
             yield f"\n### {heading}\n"
             yield from _table(
-                ["system", "figure", "mode", "memory", "at each length"],
+                ["mode", "memory", "system", "figure", "at each length"],
                 [[*key, "; ".join(map(_at_length, some))] for key, some in grouped.items()],
                 "lllll",
             )
@@ -240,7 +247,7 @@ def _at_length(ratio: Ratio) -> str:
     if ratio.reason:
         return f"{start}{'only LOCOST' if ratio.median < 1 else 'LOCOST not'} ({ratio.reason})"
     spread = f"{min(ratio.rounds):.3f} to {max(ratio.rounds):.3f}" if ratio.rounds else "no round"
-    apart = f"; {ratio.apart} rounds of different sittings" if ratio.apart else ""
+    apart = f"; rounds of different sittings: {ratio.apart}" if ratio.apart else ""
     return f"{start}{ratio.median:.3f} ({spread}{apart})"
 
 

@@ -86,7 +86,7 @@ def test_rounds_take_the_systems_in_turn_and_each_begins_with_another(call, tmp_
     assert all(run["load"] >= 0 and run["time"] and run["sitting"] for run in row["runs"])
     printed = capsys.readouterr().out
     assert "weights, not counted in the peak: locost 0.50 GiB, t5 0.50 GiB" in printed
-    assert "Where LOCOST loses:\n  led, memory, training, plain: 8: 2.100" in printed
+    assert "Where LOCOST loses:\n  training, plain, led, memory: 8: 2.100" in printed
     assert matplotlib.image.imread(tmp_path / "systems.png").std() > 0.01  # not blank
 
 
@@ -266,7 +266,7 @@ def test_the_page_gets_the_record_and_nothing_else_changes(call, tmp_path):
     lines = "\n".join(page_lines(record, "systems.json")).splitlines()
     assert "| training, plain | 8 | 2.1 (2–2.2) | 3 (1–3.3) | 1 (1–1.1) |" in lines
     assert "| training, saving | 16 | 2.1 (2–2.2) | × | 1 (1–1.1) |" in lines
-    loses = "| led | memory | training | plain | 8: 2.100 (2.000 to 2.100); 16: 2.100"
+    loses = "| training | plain | led | memory | 8: 2.100 (2.000 to 2.100); 16: 2.100"
     assert any(line.startswith(loses) for line in lines)
     page.write_text("no marks")
     with pytest.raises(SystemExit):
