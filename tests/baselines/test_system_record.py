@@ -11,7 +11,7 @@ import torch
 
 from pipeline import benchmark
 from pipeline.benchmarking import systems
-from pipeline.benchmarking.system_ratios import ratios, targets
+from pipeline.benchmarking.system_ratios import ENOUGH_ROUNDS, ratios, targets
 from pipeline.benchmarking.system_record import code_fingerprint, with_medians
 from pipeline.benchmarking.system_text import caption, page_lines
 from pipeline.common.paths import ROOT
@@ -26,10 +26,14 @@ KERNEL = {"kernel": "encoder made up", "recomputation": False, "weights_gib": 0.
 
 
 def recorded_lengths() -> set[int]:
-    """The lengths of which the record has everything: training with memory saving comes last."""
+    """The lengths of which every cell has all its rounds or a cross; training with memory saving
+    comes last."""
     rows = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
     last = [row for row in rows if (row["mode"], row["memory"]) == ("training", "saving")]
-    return {row["length"] for row in last}
+    partial = {
+        row["length"] for row in rows if "cross" not in row and len(row["runs"]) < ENOUGH_ROUNDS
+    }
+    return {row["length"] for row in last} - partial
 
 
 class Killed(Exception):
