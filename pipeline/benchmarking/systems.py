@@ -94,7 +94,8 @@ def write_page(page: Path, written: Path) -> None:
     """Write the record's tables between the marks of a page. Raises ValueError without either."""
     from pipeline.common.html import refreshed  # needs more than a GPU node may have
 
-    text = "\n".join(page_lines(read_record(written), written.name))
+    file = os.path.relpath(written, page.parent)  # as a reader of the page finds it
+    text = "\n".join(page_lines(read_record(written), file))
     replace_text(page, refreshed(page.read_text(encoding="utf-8"), "systems", text))
     print(f"{page}, from {written}")
 

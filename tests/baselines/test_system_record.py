@@ -272,6 +272,10 @@ def test_the_page_gets_the_record_and_nothing_else_changes(call, tmp_path):
     assert "| training, saving | 16 | 2.1 (2–2.2) | × | 1 (1–1.1) |" in lines
     loses = "| training | plain | led | memory | 8: 2.100 (2.000 to 2.100); 16: 2.100"
     assert any(line.startswith(loses) for line in lines)
+    above = tmp_path.parent / "above.md"
+    above.write_text(f"{BEGIN}\n{END}\n")
+    call("--page", str(above))
+    assert f"`{tmp_path.name}/systems.json`" in above.read_text()  # as the page's reader finds it
     page.write_text("no marks")
     with pytest.raises(SystemExit):
         call("--page", str(page))
