@@ -33,7 +33,7 @@ def whole_pairs(module: Module, source: Source | None) -> list[Pair]:
 def leading_prose(text: str) -> tuple[str, str]:
     """(summary, rest): the paragraphs that a docstring begins with, up to the first that is not
     prose (a list, an example, a heading) or would make it longer than SUMMARY_WORDS."""
-    paragraphs = re.split(r"\n\s*\n", text.strip())
+    paragraphs = re.split(r"\n\s*\n", text.strip()) if text.strip() else []
     kept: list[str] = []
     for paragraph in paragraphs:
         together = [*kept, " ".join(paragraph.split())]

@@ -176,6 +176,7 @@ def test_a_whole_module_or_class_is_summarised_by_its_leading_prose(tmp_path):
         ("One.\n\n" + "word " * 99 + "\n\nEnd.", "One. " + "word " * 98 + "word"),
         ("One.\n\n" + "word " * 100, "One."),
         ("x: an argument", ""),
+        ("  \n", ""),
     ],
 )
 def test_leading_prose_ends_at_what_is_none(text, summary):
