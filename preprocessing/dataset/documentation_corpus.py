@@ -48,14 +48,14 @@ def build(
     with ProcessPoolExecutor(PROCESSES) as pool:
         results = pool.map(partial(read_module, whole=whole), modules, chunksize=16)
         read = list(progress(results, len(modules), "Docstrings", "files"))
-    found = list(chain.from_iterable(pairs for _, _, pairs in read))
+    found = list(chain.from_iterable(module.pairs for module in read))
     pairs = without_duplicates(found)
     splits = split_packages(pairs, WHOLE_HELD_OUT if whole else HELD_OUT)
+    trains = [module for module in read if splits.get(module.package, "train") == "train"]
+    parts = without_duplicates(chain.from_iterable(module.parts for module in trains), pairs)
     texts: dict[str, str] = {}  # text to url: the first of equal ones
-    for package, module_texts, _ in read:
-        if splits.get(package, "train") == "train":
-            for url, text in module_texts:
-                texts.setdefault(text, url)
+    for url, text in chain.from_iterable(module.texts for module in trains):
+        texts.setdefault(text, url)
     leaks = leaked([pair for pair in pairs if splits[pair.package] != "train"], list(texts))
     files = {}
     counts = {
@@ -71,6 +71,9 @@ def build(
         kept = [p for p in pairs if splits[p.package] == split and p.id not in leaks]
         counts[f"pairs_{split}"] = len(kept)
         counts[f"packages_{split}"] = len({pair.package for pair in kept})
+        if split == "train" and whole:
+            counts["parts_train"] = len(parts)
+            kept += parts
         records = [{"id": p.id, "document": p.document, "summary": p.summary} for p in kept]
         files[f"summaries-{split}.jsonl"] = _json_lines(records)
     if not all(counts[f"pairs_{split}"] for split in ("train", *HELD_OUT)):
@@ -108,9 +111,9 @@ def passages(text: str, characters: int) -> list[str]:
     return ["\n".join(lines) for lines in pieces]
 
 
-def without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs without those whose document repeats the words of an earlier one."""
-    seen: set[str] = set()
+def without_duplicates(pairs: Iterable[Pair], before: Iterable[Pair] = ()) -> list[Pair]:
+    """The pairs whose document repeats the words of no earlier one, nor of one of `before`."""
+    seen = {skeleton(pair.document) for pair in before}
     kept = []
     for pair in pairs:
         words = skeleton(pair.document)

@@ -49,15 +49,19 @@ def function_pairs(module: Module, source: Source | None) -> list[Pair]:
     return list(_pairs(module, source)) if source else []
 
 
-def _pairs(module: Module, source: Source) -> Iterator[Pair]:
-    found = source.definitions
-    titles = {
+def method_titles(source: Source) -> dict[int, str]:
+    """{id of a method's node: "Class method"}: a method's name alone says little."""
+    return {
         id(child): f"{node.name} {child.name}"
-        for node, _ in found
+        for node, _ in source.definitions
         if isinstance(node, ast.ClassDef)
         for child in node.body
         if isinstance(child, FUNCTIONS)
     }
+
+
+def _pairs(module: Module, source: Source) -> Iterator[Pair]:
+    found, titles = source.definitions, method_titles(source)
     excluded = {number for node, _ in found if docstring(node) for number in _lines(node.body[0])}
     for node, name in found:
         if not isinstance(node, FUNCTIONS) or not (text := docstring(node)):

@@ -5,7 +5,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preprocessing.readers.functions import in_words, words
+from preprocessing.readers.functions import FUNCTIONS, in_words, method_titles, words
 from preprocessing.readers.python_sources import (
     NEW_LINE,
     RULER,
@@ -19,6 +19,7 @@ from preprocessing.readers.python_sources import (
 
 SUMMARY_WORDS = (15, 100)
 CHARACTERS = (3_000, 64_000)  # of a document: about 1K to 16K tokens
+SHORTEST_PART = 300  # characters of a document that only trains
 
 
 def whole_pairs(module: Module, source: Source | None) -> list[Pair]:
@@ -27,7 +28,17 @@ def whole_pairs(module: Module, source: Source | None) -> list[Pair]:
     The document has the name, the rest of the docstring, then all lines of the source with their
     comments and inner docstrings, as words. It does not contain the summary.
     """
-    return list(_pairs(module, source)) if source else []
+    pairs = _pairs(module, source) if source else ()
+    return [pair for pair in pairs if len(pair.document) >= CHARACTERS[0]]
+
+
+def part_pairs(module: Module, source: Source | None) -> list[Pair]:
+    """Pairs of the same form to train on besides: functions, and shorter modules and classes."""
+    if not source:
+        return []
+    whole = {pair.id for pair in whole_pairs(module, source)}
+    pairs = _pairs(module, source, functions=True)
+    return [pair for pair in pairs if pair.id not in whole]
 
 
 def leading_prose(text: str) -> tuple[str, str]:
@@ -52,9 +63,10 @@ def _is_prose(paragraph: str) -> bool:
     return not any(NEW_LINE.match(line) or RULER.fullmatch(line) for line in stripped)
 
 
-def _pairs(module: Module, source: Source) -> Iterator[Pair]:
+def _pairs(module: Module, source: Source, functions: bool = False) -> Iterator[Pair]:
+    titles = method_titles(source)
     for node, name in source.definitions:
-        if not isinstance(node, ast.Module | ast.ClassDef):
+        if isinstance(node, FUNCTIONS) and not functions:
             continue
         summary, rest = leading_prose(docstring(node))
         if not SUMMARY_WORDS[0] <= len(summary.split()) <= SUMMARY_WORDS[1]:
@@ -63,7 +75,8 @@ def _pairs(module: Module, source: Source) -> Iterator[Pair]:
         if isinstance(node, ast.Module):  # what precedes the docstring is a licence
             title, numbers = name, range(own.lineno, 1 + len(source.lines))
         else:
-            title, numbers = node.name, range(node.lineno, 1 + (node.end_lineno or 0))
+            title = titles.get(id(node), node.name)
+            numbers = range(node.lineno, 1 + (node.end_lineno or 0))
         inside = range(own.lineno, 1 + (own.end_lineno or 0))
         lines = [
             words(title.replace(".", "_")),
@@ -71,6 +84,6 @@ def _pairs(module: Module, source: Source) -> Iterator[Pair]:
             *(in_words(source.lines[number - 1]) for number in numbers if number not in inside),
         ]
         document = "\n".join(filter(None, lines)).encode(errors="ignore").decode()
-        fits = CHARACTERS[0] <= len(document) <= CHARACTERS[1]
+        fits = SHORTEST_PART <= len(document) <= CHARACTERS[1]
         if fits and skeleton(summary) not in skeleton(document):
             yield Pair(name, module.package, document, summary)

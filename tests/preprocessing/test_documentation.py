@@ -35,7 +35,7 @@ from preprocessing.readers.python_sources import (
     required_distributions,
     unwrap,
 )
-from preprocessing.readers.whole_sources import leading_prose, whole_pairs
+from preprocessing.readers.whole_sources import leading_prose, part_pairs, whole_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "It continues, word after word after word. " * 20
@@ -66,9 +66,10 @@ def test_topics_are_texts_of_their_own():
     import pydoc_data.topics
 
     path = Path(pydoc_data.topics.__file__)
-    _, texts, pairs = read_module(Module(path, "pydoc_data", "pydoc_data.topics"))
-    assert {url for url, _ in texts} == {f"topics/{name}" for name in pydoc_data.topics.topics}
-    assert pairs == []
+    read = read_module(Module(path, "pydoc_data", "pydoc_data.topics"))
+    names = {f"topics/{name}" for name in pydoc_data.topics.topics}
+    assert {url for url, _ in read.texts} == names
+    assert read.pairs == read.parts == []
 
 
 def test_unwrap_joins_paragraphs_only():
@@ -112,6 +113,7 @@ def test_duplicates_and_leaks():
     first = Pair("a", "p", "The document: itself.", "A summary of it all.")
     copy = Pair("b", "q", "the  document, itself", "Another summary.")
     assert without_duplicates([first, copy]) == [first]
+    assert without_duplicates([copy], [first]) == []
     other = Pair("c", "q", "Nobody else says these many words.", "Never seen elsewhere at all.")
     short = Pair("d", "q", "Nor these either, or so it is said.", "Seen.")
     pairs = [first, other, short]
@@ -165,6 +167,24 @@ def test_a_whole_module_or_class_is_summarised_by_its_leading_prose(tmp_path):
     path.write_text(WHOLE + "\n".join(f"    LEVEL_{k} = {k}" for k in range(400)))
     names = [pair.id for pair in whole_pairs(module, parse(module))]
     assert names == ["river.level", "river.level.RiverGauge"]
+    assert part_pairs(module, parse(module)) == []  # read_level's docstring is too short
+
+
+def test_functions_and_shorter_classes_are_parts_to_train_on(tmp_path):
+    path = tmp_path / "level.py"
+    text = "Reads the level twice, a minute apart, and returns the second if both are near enough."
+    path.write_text(WHOLE.replace("Read it.", text) + "        self.lastLevel = 2\n" * 40)
+    module = Module(path, "river", "river.level")
+    read = read_module(module, whole=True)
+    assert read.pairs == []  # all too short
+    assert [pair.id for pair in read.parts] == [
+        "river.level", "river.level.RiverGauge", "river.level.RiverGauge.read_level",
+    ]  # fmt: skip
+    function = read.parts[-1]
+    assert function.summary == text
+    lines = function.document.split("\n")
+    assert lines[:2] == ["river gauge read level", "def read level self"]
+    assert "return self last level" in lines and text.lower() not in function.document
 
 
 @pytest.mark.parametrize(
