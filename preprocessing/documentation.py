@@ -53,7 +53,8 @@ def _parser() -> Parser:
         "--whole",
         action="store_true",
         help="pairs of whole modules and classes, of 3,000 to 64,000 characters, with summaries of "
-        "15 to 100 words; default: of functions",
+        "15 to 100 words; the training split has functions and shorter ones of the same form too; "
+        "default: functions with their first paragraphs",
     )
     parser.add_argument(
         "--passage_characters",
