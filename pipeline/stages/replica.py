@@ -225,6 +225,7 @@ class ReplicaStages:
             "--data", self.folder / "shards" / "test", "--output", self.folder / run / "evaluation",
             "--systems", "model", "permuted", "lead", "lead_words",
             "--source_length", LONGEST, "--max_new_tokens", recipe["train"]["max_new_tokens"],
+            "--precision", recipe["train"]["precision"],
             "--min_new_tokens", 8, "--no_repeat_ngram_size", 3, "--batch_size", 4,
             "--lead_sentences", 1, "--source_use_by_position", *self.extra("evaluate"),
         ])  # fmt: skip
@@ -237,11 +238,12 @@ class ReplicaStages:
         )  # fmt: skip
 
     def measure(self) -> list[str]:
+        recipe = yaml.safe_load(FINETUNE.read_text(encoding="utf-8"))
         sizes = {name: {**its, "vocab_size": VOCABULARY} for name, its in SYSTEMS.items()}
         return python_command(
             "pipeline/benchmark.py", "systems", "--systems", *SYSTEMS, "--settings",
             json.dumps(sizes), "--lengths", 1024, 4096, LONGEST, "--batch", 1, "--tokens", 64,
-            "--dtype", "bf16", "--output", self.results, *self.extra("measure"),
+            "--dtype", recipe["train"]["precision"], "--output", self.results, *self.extra("measure"),
         )  # fmt: skip
 
     def report(self) -> list[str]:

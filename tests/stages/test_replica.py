@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline import evaluate, replica
 from pipeline.config import RunConfig, parse
@@ -108,6 +109,15 @@ def test_every_system_is_measured_by_position_too(stages):
     for command in found:
         options, _ = evaluate.parse(command[command.index(EVALUATE) + 1 :])
         assert options.source_use_by_position and options.source_length == LONGEST
+        assert options.precision == "fp32"
+
+
+def test_everything_has_one_precision(stages):
+    """That of the recipes: a choice by machine would make results of two machines differ."""
+    recipes = [yaml.safe_load(path.read_text()) for path in (PRETRAIN, FINETUNE)]
+    assert [recipe["train"]["precision"] for recipe in recipes] == ["fp32", "fp32"]
+    (measure,) = (stage.command() for stage in stages.stages() if stage.name == "measure")
+    assert measure[measure.index("--dtype") + 1] == "fp32"
 
 
 def test_what_has_a_result_is_not_made_again(stages):
