@@ -243,7 +243,8 @@ class ReplicaStages:
         return python_command(
             "pipeline/benchmark.py", "systems", "--systems", *SYSTEMS, "--settings",
             json.dumps(sizes), "--lengths", 1024, 4096, LONGEST, "--batch", 1, "--tokens", 64,
-            "--dtype", recipe["train"]["precision"], "--output", self.results, *self.extra("measure"),
+            "--dtype", recipe["train"]["precision"], "--output", self.results,
+            *self.extra("measure"),
         )  # fmt: skip
 
     def report(self) -> list[str]:
