@@ -11,7 +11,7 @@ from preprocessing.readers.python_sources import (
     parse,
     unwrap,
 )
-from preprocessing.readers.whole_sources import part_pairs, whole_pairs
+from preprocessing.readers.whole_sources import whole_pairs
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,4 @@ def read_module(module: Module, whole: bool = False) -> Documented:
     texts = [(module.name.replace(".", "/"), everything)] if everything else []
     if not whole:
         return Documented(module.package, texts, function_pairs(module, source), [])
-    pairs, parts = whole_pairs(module, source), part_pairs(module, source)
-    return Documented(module.package, texts, pairs, parts)
+    return Documented(module.package, texts, *whole_pairs(module, source))

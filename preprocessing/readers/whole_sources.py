@@ -9,6 +9,7 @@ from preprocessing.readers.functions import FUNCTIONS, in_words, method_titles, 
 from preprocessing.readers.python_sources import (
     NEW_LINE,
     RULER,
+    Definition,
     Module,
     Pair,
     Source,
@@ -22,23 +23,19 @@ CHARACTERS = (3_000, 64_000)  # of a document: about 1K to 16K tokens
 SHORTEST_PART = 300  # characters of a document that only trains
 
 
-def whole_pairs(module: Module, source: Source | None) -> list[Pair]:
-    """A pair of each module and class that has enough of both.
+def whole_pairs(module: Module, source: Source | None) -> tuple[list[Pair], list[Pair]]:
+    """(pairs, parts): a pair of each module and class that has enough of both, and pairs of the
+    same form to train on besides, of functions and of shorter modules and classes.
 
     The document has the name, the rest of the docstring, then all lines of the source with their
     comments and inner docstrings, as words. It does not contain the summary.
     """
-    pairs = _pairs(module, source) if source else ()
-    return [pair for pair in pairs if len(pair.document) >= CHARACTERS[0]]
-
-
-def part_pairs(module: Module, source: Source | None) -> list[Pair]:
-    """Pairs of the same form to train on besides: functions, and shorter modules and classes."""
-    if not source:
-        return []
-    whole = {pair.id for pair in whole_pairs(module, source)}
-    pairs = _pairs(module, source, functions=True)
-    return [pair for pair in pairs if pair.id not in whole]
+    pairs: list[Pair] = []
+    parts: list[Pair] = []
+    for node, pair in _pairs(module, source) if source else ():
+        is_part = isinstance(node, FUNCTIONS) or len(pair.document) < CHARACTERS[0]
+        (parts if is_part else pairs).append(pair)
+    return pairs, parts
 
 
 def leading_prose(text: str) -> tuple[str, str]:
@@ -63,11 +60,9 @@ def _is_prose(paragraph: str) -> bool:
     return not any(NEW_LINE.match(line) or RULER.fullmatch(line) for line in stripped)
 
 
-def _pairs(module: Module, source: Source, functions: bool = False) -> Iterator[Pair]:
+def _pairs(module: Module, source: Source) -> Iterator[tuple[Definition, Pair]]:
     titles = method_titles(source)
     for node, name in source.definitions:
-        if isinstance(node, FUNCTIONS) and not functions:
-            continue
         summary, rest = leading_prose(docstring(node))
         if not SUMMARY_WORDS[0] <= len(summary.split()) <= SUMMARY_WORDS[1]:
             continue
@@ -86,4 +81,4 @@ def _pairs(module: Module, source: Source, functions: bool = False) -> Iterator[
         document = "\n".join(filter(None, lines)).encode(errors="ignore").decode()
         fits = SHORTEST_PART <= len(document) <= CHARACTERS[1]
         if fits and skeleton(summary) not in skeleton(document):
-            yield Pair(name, module.package, document, summary)
+            yield node, Pair(name, module.package, document, summary)

@@ -35,7 +35,7 @@ from preprocessing.readers.python_sources import (
     required_distributions,
     unwrap,
 )
-from preprocessing.readers.whole_sources import leading_prose, part_pairs, whole_pairs
+from preprocessing.readers.whole_sources import leading_prose, whole_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "It continues, word after word after word. " * 20
@@ -153,7 +153,7 @@ def test_a_whole_module_or_class_is_summarised_by_its_leading_prose(tmp_path):
     path.write_text(WHOLE + "# So it goes on, line after line.\n" * 120)
     module = Module(path, "river", "river.level")
     source = parse(module)
-    (whole,) = whole_pairs(module, source)  # the class is too short a document
+    (whole,), _ = whole_pairs(module, source)  # the class is too short a document
     assert whole.id == "river.level" and whole.package == "river"
     assert whole.summary == (
         "Reads the river's level from a gauge and warns the mill. The gauge is asked every minute, "
@@ -165,9 +165,9 @@ def test_a_whole_module_or_class_is_summarised_by_its_leading_prose(tmp_path):
     assert "ask it twice" in lines and "read it" in lines
     assert "licensed" not in whole.document.lower() and "reads the river" not in whole.document
     path.write_text(WHOLE + "\n".join(f"    LEVEL_{k} = {k}" for k in range(400)))
-    names = [pair.id for pair in whole_pairs(module, parse(module))]
-    assert names == ["river.level", "river.level.RiverGauge"]
-    assert part_pairs(module, parse(module)) == []  # read_level's docstring is too short
+    pairs, parts = whole_pairs(module, parse(module))
+    assert [pair.id for pair in pairs] == ["river.level", "river.level.RiverGauge"]
+    assert parts == []  # read_level's docstring is too short
 
 
 def test_functions_and_shorter_classes_are_parts_to_train_on(tmp_path):
